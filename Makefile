@@ -1,0 +1,24 @@
+# make demo   train, attack and compare on the data that ships with the package
+# make test   lint, types and tests
+PYTHON ?= python3
+BIN := .venv/bin
+STAMP := .venv/.installed
+
+.PHONY: demo test setup clean
+demo: $(STAMP)
+	$(BIN)/worstclass demo --out demo
+
+test: $(STAMP)
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/pytest
+
+setup: $(STAMP)
+
+$(STAMP): pyproject.toml constraints.txt tools/install.sh
+	PYTHON=$(PYTHON) bash tools/install.sh .venv
+	touch $@
+
+clean:
+	rm -rf .venv demo .mypy_cache .ruff_cache .pytest_cache .hypothesis

@@ -1,0 +1,40 @@
+"""worstclass: train, attack and measure classifiers whose weakest class must hold.
+
+Importing it needs torch and numpy alone; the command line, checkpoints, statistics and reports bring more.
+"""
+
+from worstclass.attacks import PGD, make_attack
+from worstclass.models import make_model
+from worstclass.objectives import Madry, Natural, Trades
+from worstclass.stats import ClassStats
+from worstclass.strategies import CSL, FRL, WAT, ClassHedge, Fixed, Hedge
+from worstclass.train.loop import Plan, fit, new_state
+from worstclass.types import Attack, Classifier, ClassStrategy, ClassWeights, Losses, Objective
+
+__version__ = "0.1.0"
+
+__all__ = [
+    "CSL",
+    "FRL",
+    "PGD",
+    "WAT",
+    "Attack",
+    "ClassHedge",
+    "ClassStats",
+    "ClassStrategy",
+    "ClassWeights",
+    "Classifier",
+    "Fixed",
+    "Hedge",
+    "Losses",
+    "Madry",
+    "Natural",
+    "Objective",
+    "Plan",
+    "Trades",
+    "__version__",
+    "fit",
+    "make_attack",
+    "make_model",
+    "new_state",
+]

@@ -1,0 +1,5 @@
+"""`python -m worstclass` is the command."""
+
+from worstclass.cli import main
+
+main()

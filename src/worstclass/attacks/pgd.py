@@ -1,0 +1,167 @@
+"""Projected gradient descent, one attack with parameters; FGSM, PGD-20, CW and the TRADES attack are values of it."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Literal, NamedTuple
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from worstclass import rng
+from worstclass.objectives import kl_divergence
+from worstclass.rng import Randomness
+from worstclass.types import Classifier
+
+Norm = Literal["linf", "l2"]
+Loss = Literal["ce", "cw", "kl"]
+Start = Literal["uniform", "gaussian", "none"]
+Keep = Literal["last", "any"]
+
+CW_CONFIDENCE = 50.0
+
+
+def cw_loss(logits: Tensor, y: Tensor) -> Tensor:
+    """Carlini-Wagner's margin loss to maximise: -max(z_y - max_{j != y} z_j + 50, 0), (B,)."""
+    true = logits.gather(1, y[:, None]).squeeze(1)
+    others = logits.scatter(1, y[:, None], -torch.inf).amax(1)
+    return -(true - others + CW_CONFIDENCE).clamp_min(0)
+
+
+class Found(NamedTuple):
+    """What a search returns: the last iterate, and for each sample the first iterate that fooled the model.
+
+    Where no iterate did, `any` is the last one.
+    """
+
+    last: Tensor
+    any: Tensor
+
+
+@dataclass(frozen=True, kw_only=True)
+class PGD:
+    """Ascend `loss` inside the `norm` ball of radius `eps` around x and inside [0, 1].
+
+    `start` is `uniform` in the ball, `gaussian` (x + `start_scale` * N(0, 1), as TRADES) or `none`.
+    With several `restarts` the last iterates compete: a fooling one wins, then the higher loss.
+    `keep="last"` returns the last iterate, which is the convention of published tables; `"any"` returns
+    the first iterate that fooled the model, which is never weaker. A per-sample `margin` in the call
+    scales radius and step alike.
+    """
+
+    eps: float
+    steps: int
+    step_size: float
+    norm: Norm = "linf"
+    loss: Loss = "ce"
+    start: Start = "uniform"
+    start_scale: float = 0.001
+    restarts: int = 1
+    keep: Keep = "last"
+
+    def __call__(
+        self, model: Classifier, x: Tensor, y: Tensor, *, margin: Tensor | None = None, generator: Randomness = None
+    ) -> Tensor:
+        if self.keep == "any":
+            return self.search(model, x, y, margin=margin, generator=generator).any
+        if self.restarts == 1:
+            loss = self._loss(model, x, y)
+            return self._ascend(model, x, loss, self._scale(x, margin), generator)
+        return self.search(model, x, y, margin=margin, generator=generator).last
+
+    def search(
+        self, model: Classifier, x: Tensor, y: Tensor, *, margin: Tensor | None = None, generator: Randomness = None
+    ) -> Found:
+        """Run all restarts and return both conventions; one forward a restart more than a plain call."""
+        scale = self._scale(x, margin)
+        loss = self._loss(model, x, y)
+        last = fooling = x
+        best = torch.full_like(x[:, 0, 0, 0], -torch.inf)
+        last_fools = torch.zeros_like(y, dtype=torch.bool)
+        found = torch.zeros_like(last_fools)
+
+        def watch(x_adv: Tensor, logits: Tensor) -> None:
+            nonlocal fooling, found
+            new = (logits.argmax(1) != y) & ~found
+            fooling = torch.where(_column(new, x), x_adv, fooling)
+            found = found | new
+
+        for _ in range(self.restarts):
+            x_adv = self._ascend(model, x, loss, scale, generator, watch)
+            with torch.no_grad():
+                logits = model(x_adv)
+                value = loss(logits)
+            watch(x_adv, logits)
+            fools = logits.argmax(1) != y
+            better = (fools & ~last_fools) | ((fools == last_fools) & (value > best))
+            last = torch.where(_column(better, x), x_adv, last)
+            best = torch.where(better, value, best)
+            last_fools = last_fools | fools
+        return Found(last, torch.where(_column(found, x), fooling, last))
+
+    def _loss(self, model: Classifier, x: Tensor, y: Tensor) -> Callable[[Tensor], Tensor]:
+        """The per-sample loss to ascend, as a function of the logits."""
+        if self.loss == "ce":
+            return lambda logits: F.cross_entropy(logits, y, reduction="none")
+        if self.loss == "cw":
+            return lambda logits: cw_loss(logits, y)
+        with torch.no_grad():
+            clean = model(x)
+        return lambda logits: kl_divergence(clean, logits)
+
+    def _ascend(
+        self,
+        model: Classifier,
+        x: Tensor,
+        loss: Callable[[Tensor], Tensor],
+        scale: Tensor | float,
+        generator: Randomness,
+        watch: Callable[[Tensor, Tensor], None] | None = None,
+    ) -> Tensor:
+        """One restart; `watch` sees every iterate but the last with its logits."""
+        x_adv = self._begin(x, scale, generator)
+        for _ in range(self.steps):
+            x_adv = x_adv.detach().requires_grad_()
+            with torch.enable_grad():
+                logits = model(x_adv)
+                (grad,) = torch.autograd.grad(loss(logits).sum(), x_adv)
+            x_adv = x_adv.detach()
+            if watch is not None:
+                watch(x_adv, logits.detach())
+            x_adv = self._project(x, x_adv + self.step_size * scale * self._direction(grad), scale)
+        return x_adv.detach()
+
+    def _begin(self, x: Tensor, scale: Tensor | float, generator: Randomness) -> Tensor:
+        if self.start == "none":
+            return x.clone()
+        if self.start == "gaussian":
+            return x + self.start_scale * rng.normal(x, generator)
+        if self.norm == "linf":
+            return self._project(x, x + self.eps * scale * (2 * rng.uniform(x, generator) - 1), scale)
+        # uniform in an L2 ball: a uniform direction, and a radius r with density proportional to r^(d-1)
+        direction = rng.normal(x, generator)
+        radius = rng.uniform(x[:, :1, :1, :1], generator) ** (1 / x[0].numel())
+        return self._project(x, x + self.eps * scale * radius * direction / _l2(direction), scale)
+
+    def _direction(self, grad: Tensor) -> Tensor:
+        return grad.sign() if self.norm == "linf" else grad / _l2(grad)
+
+    def _project(self, x: Tensor, x_adv: Tensor, scale: Tensor | float) -> Tensor:
+        radius = self.eps * scale
+        if self.norm == "linf":
+            return torch.clamp(x_adv, x - radius, x + radius).clamp(0, 1)
+        delta = x_adv - x
+        return (x + delta * (radius / _l2(delta)).clamp_max(1)).clamp(0, 1)
+
+    def _scale(self, x: Tensor, margin: Tensor | None) -> Tensor | float:
+        return 1.0 if margin is None else margin.view(-1, 1, 1, 1).to(x.dtype)
+
+
+def _l2(x: Tensor) -> Tensor:
+    """The L2 norm of each sample, (B, 1, 1, 1), never zero."""
+    norm: Tensor = torch.linalg.vector_norm(x.flatten(1), dim=1)
+    return norm.clamp_min(1e-12).view(-1, 1, 1, 1)
+
+
+def _column(mask: Tensor, x: Tensor) -> Tensor:
+    return mask.view(-1, *[1] * (x.dim() - 1))

@@ -1,0 +1,96 @@
+"""The card of an evaluation: every measure with its interval, and what made the numbers, as plain JSON."""
+
+import platform
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import torch
+
+import worstclass
+from worstclass import metrics
+from worstclass.attacks import PGD
+from worstclass.errors import UserError
+from worstclass.evaluate import ANY, Ints, Outcomes
+
+
+def measure(labels: Ints, predicted: Ints, class_names: Sequence[str]) -> dict[str, Any]:
+    """Every measure of one column of predictions, with its 95% interval."""
+    num_classes = len(class_names)
+    correct, counts = metrics.class_counts(labels, predicted, num_classes)
+    accuracy = metrics.per_class_accuracy(labels, predicted, num_classes)
+    index, worst = metrics.worst_class(accuracy)
+    low, high = metrics.binomial_interval(correct, counts)
+    average_low, average_high = metrics.binomial_interval(correct.sum(), counts.sum())
+    variance = metrics.class_variance(accuracy)
+    return {
+        "average": _with_interval(correct.sum() / counts.sum(), average_low, average_high),
+        "worst": _with_interval(worst, *metrics.worst_interval(correct, counts)) | {"class": class_names[index]},
+        "worst_10_percent": metrics.worst_share(accuracy),
+        "class_variance": _with_interval(variance, *metrics.variance_interval(correct, counts)),
+        "classes": [
+            {"class": name, "images": int(n)} | _with_interval(a, lo, hi)
+            for name, n, a, lo, hi in zip(class_names, counts, accuracy, low, high, strict=True)
+        ],
+    }
+
+
+def make_card(
+    outcomes: Outcomes,
+    class_names: Sequence[str],
+    attacks: Mapping[str, PGD],
+    *,
+    about: Mapping[str, Any],
+    base: Outcomes | None = None,
+) -> dict[str, Any]:
+    """Every measure of an evaluation as plain JSON; `base` is the vanilla run that rho compares with."""
+    columns: dict[str, Any] = {}
+    for name, predicted in outcomes.predictions.items():
+        if name.endswith(ANY):
+            continue
+        columns[name] = {"attack": repr(attacks[name])} if name in attacks else {}
+        columns[name] |= measure(outcomes.labels, predicted, class_names)
+        if name + ANY in outcomes.predictions:
+            stronger = measure(outcomes.labels, outcomes.predictions[name + ANY], class_names)
+            columns[name]["any_iterate"] = {key: stronger[key] for key in ("average", "worst")}
+        if base is not None:
+            columns[name]["against_base"] = compare_with_base(outcomes, base, name, len(class_names))
+    return {
+        "about": dict(about),
+        "versions": versions(),
+        "images": len(outcomes.labels),
+        "class_names": list(class_names),
+        "columns": columns,
+    }
+
+
+def compare_with_base(outcomes: Outcomes, base: Outcomes, name: str, num_classes: int) -> dict[str, Any]:
+    """Differences and rho of one column against the base run, paired image by image."""
+    if not np.array_equal(outcomes.labels, base.labels):
+        raise UserError("the base run was evaluated on other images: rho compares runs on the same ones.")
+    if name not in base.predictions:
+        raise UserError(f"the base run has not been evaluated under '{name}'.")
+    result = metrics.compare(outcomes.labels, outcomes.predictions[name], base.predictions[name], num_classes)
+    return {
+        "rho": _with_interval(*result.rho),
+        "average_difference": _with_interval(*result.avg_difference),
+        "worst_difference": _with_interval(*result.worst_difference),
+        "p_value": result.p_value,
+    }
+
+
+def versions() -> dict[str, str]:
+    """What made a number: the package, Python, torch and the device."""
+    device = torch.cuda.get_device_name() if torch.cuda.is_available() else platform.machine()
+    return {
+        "worstclass": worstclass.__version__,
+        "python": platform.python_version(),
+        "torch": torch.__version__,
+        "numpy": np.__version__,
+        "machine": device,
+    }
+
+
+def _with_interval(value: Any, low: Any, high: Any) -> dict[str, Any]:
+    """JSON has no infinity: an unbounded end is null."""
+    return {key: float(x) if np.isfinite(x) else None for key, x in (("value", value), ("low", low), ("high", high))}

@@ -1,0 +1,235 @@
+"""One validated, frozen configuration: a flat recipe (TOML), overridden by `key=value` settings."""
+
+import tomllib
+from collections.abc import Iterable, Mapping
+from fractions import Fraction
+from importlib import resources
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+import torch
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, model_validator
+
+from worstclass.attacks import PGD, trades_attack
+from worstclass.data import Augment, check_data_name
+from worstclass.errors import UserError, unknown
+from worstclass.models import check_name as check_model_name
+from worstclass.objectives import Madry, Natural, Trades
+from worstclass.strategies import CSL, FRL, WAT, Fixed, focus, uniform
+from worstclass.train import Plan
+from worstclass.types import ClassStrategy, Objective
+
+Method = Literal["natural", "pgd-at", "trades", "fixed", "wat", "frl-rw", "frl-rwrm", "csl"]
+Select = Literal["worst-accuracy", "worst-loss", "average", "last"]
+ObjectiveName = Literal["natural", "pgd-at", "trades"]
+
+
+def parse_number(value: object) -> object:
+    """`"8/255"` as a number; anything else is left to the validator."""
+    if isinstance(value, str):
+        try:
+            return float(Fraction(value.replace(" ", "")))
+        except (ValueError, ZeroDivisionError):
+            raise ValueError(f"'{value}' is not a number such as 0.1, 1e-3 or 8/255") from None
+    return value
+
+
+Number = Annotated[float, BeforeValidator(parse_number), Field(allow_inf_nan=False)]
+Positive = Annotated[Number, Field(gt=0)]
+NotNegative = Annotated[Number, Field(ge=0)]
+Share = Annotated[Number, Field(gt=0, lt=1)]
+
+
+class Config(BaseModel):
+    """Everything that decides the outcome of a run. Defaults are the paper's for CIFAR-10 and ResNet-18."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    method: Method = Field("wat", description="how to train")
+    objective: ObjectiveName | None = Field(
+        None, description="base loss under a class strategy; left out, the method's own (trades for all of the paper's)"
+    )
+    data: Annotated[str, AfterValidator(check_data_name)] = Field("cifar10", description="data set")
+    model: Annotated[str, AfterValidator(check_model_name)] = Field("resnet18", description="network f")
+    normalize: bool = Field(False, description="standardise channels inside the model, by training-set statistics")
+    epochs: int = Field(100, ge=1, description="epochs T")
+    batch_size: int = Field(128, ge=1, description="images a step")
+    lr: Positive = Field(0.1, description="learning rate lambda of SGD")
+    lr_milestones: tuple[int, ...] = Field((75, 90, 100), description="epochs from which the rate is multiplied again")
+    lr_decay: Positive = Field(0.1, description="factor at each milestone")
+    momentum: Annotated[Number, Field(ge=0, lt=1)] = Field(0.9, description="momentum of SGD")
+    weight_decay: NotNegative = Field(2e-4, description="weight decay")
+    crop_padding: int = Field(4, ge=0, description="zero padding before the random crop, in pixels; 0: no crop")
+    flip: bool = Field(True, description="random horizontal flips")
+    valid_fraction: Share = Field(0.06, description="share of each class, its last images, held out for validation")
+    eps: Positive = Field(8 / 255, description="L-inf radius epsilon of attack and evaluation, images in [0, 1]")
+    attack_steps: int = Field(10, ge=1, description="steps of the training attack")
+    attack_step_size: Positive = Field(0.007, description="step size of the training attack")
+    beta: NotNegative = Field(6.0, description="weight beta of the KL term of TRADES")
+    eta: Positive = Field(0.1, description="learning rate eta of Hedge (wat)")
+    variant: Literal["paper", "reference"] = Field("paper", description="wat as in the paper, or as in its public code")
+    class_weights: tuple[NotNegative, ...] | None = Field(None, description="w_1..w_K, summing to 1 (fixed)")
+    focus_class: int | None = Field(None, ge=0, description="index of the class that gets focus_weight (fixed)")
+    focus_weight: Share | None = Field(None, description="w_c of focus_class; the others share the rest (fixed)")
+    frl_tau: NotNegative = Field(0.05, description="allowed gap to the mean, tau_1 = tau_2 (frl)")
+    frl_rate: Positive = Field(0.05, description="step of the multipliers, alpha_1 = alpha_2 (frl)")
+    frl_margin_rate: Positive = Field(0.2, description="step of the radius multipliers (frl-rwrm)")
+    csl_rate: Positive = Field(0.05, description="step alpha of the class costs (csl)")
+    select: Select = Field(
+        "worst-accuracy", description="which epoch to keep, judged on validation; worst-loss is the paper's"
+    )
+    seed: int = Field(1, ge=0, description="seed of weights, order, augmentation and attack starts")
+
+    @model_validator(mode="after")
+    def _consistent(self) -> "Config":
+        if self.method == "fixed":
+            focused = self.focus_class is not None and self.focus_weight is not None
+            if focused == (self.class_weights is not None):
+                raise ValueError("method 'fixed' needs either class_weights, or focus_class and focus_weight")
+            if self.class_weights is not None and abs(sum(self.class_weights) - 1) > 1e-6:
+                raise ValueError(f"class_weights must sum to 1, not {sum(self.class_weights):g}")
+        elif not (self.class_weights is None and self.focus_class is None and self.focus_weight is None):
+            raise ValueError("class_weights, focus_class and focus_weight belong to method 'fixed'")
+        if self.method in ("natural", "pgd-at", "trades") and self.objective not in (None, self.method):
+            raise ValueError(f"objective '{self.objective}' contradicts method '{self.method}'")
+        return self
+
+    def make_objective(self) -> Objective:
+        """The base objective of the method."""
+        name = self.objective or (self.method if self.method in ("natural", "pgd-at") else "trades")
+        if name == "natural":
+            return Natural()
+        if name == "pgd-at":
+            return Madry(attack=PGD(eps=self.eps, steps=self.attack_steps, step_size=self.attack_step_size))
+        step = self.eps / 4 if self.method == "frl-rwrm" else self.attack_step_size  # FRL's step follows the radius
+        return Trades(beta=self.beta, attack=trades_attack(eps=self.eps, steps=self.attack_steps, step_size=step))
+
+    def make_strategy(self, class_counts: torch.Tensor) -> ClassStrategy:
+        """The class strategy of the method, for training images of these counts (K,)."""
+        num_classes = len(class_counts)
+        match self.method:
+            case "wat":
+                return WAT(class_counts, eta=self.eta, variant=self.variant)
+            case "frl-rw":
+                return FRL(num_classes, tau=self.frl_tau, rate=self.frl_rate)
+            case "frl-rwrm":
+                return FRL(num_classes, tau=self.frl_tau, rate=self.frl_rate, margin_rate=self.frl_margin_rate)
+            case "csl":
+                return CSL(num_classes, rate=self.csl_rate)
+            case "fixed":
+                return Fixed(class_counts, self._fixed_weights(num_classes))
+            case _:
+                return uniform(num_classes)
+
+    def make_plan(self) -> Plan:
+        """The schedule; validation is attacked with PGD-20 on cross-entropy, step eps / 4."""
+        return Plan(
+            epochs=self.epochs,
+            batch_size=self.batch_size,
+            lr=self.lr,
+            momentum=self.momentum,
+            weight_decay=self.weight_decay,
+            lr_milestones=self.lr_milestones,
+            lr_decay=self.lr_decay,
+            augment=Augment(crop_padding=self.crop_padding, flip=self.flip),
+            valid_attack=PGD(eps=self.eps, steps=20, step_size=self.eps / 4),
+            seed=self.seed,
+        )
+
+    def _fixed_weights(self, num_classes: int) -> torch.Tensor:
+        if self.class_weights is not None:
+            if len(self.class_weights) != num_classes:
+                raise UserError(f"class_weights has {len(self.class_weights)} numbers, the data {num_classes} classes.")
+            return torch.tensor(self.class_weights, dtype=torch.float64)
+        assert self.focus_class is not None
+        assert self.focus_weight is not None
+        if self.focus_class >= num_classes:
+            raise UserError(f"focus_class is {self.focus_class}, the data's classes are 0..{num_classes - 1}.")
+        return focus(num_classes, self.focus_class, self.focus_weight)
+
+
+def recipe_names() -> list[str]:
+    """The names of the recipes that ship with the package."""
+    folder = resources.files("worstclass") / "recipes"
+    return sorted(entry.name.removesuffix(".toml") for entry in folder.iterdir() if entry.name.endswith(".toml"))
+
+
+def read_recipe(recipe: str) -> dict[str, Any]:
+    """The keys of a recipe: a path to a TOML file, or the name of a shipped one."""
+    path = Path(recipe)
+    if path.is_file():
+        text = path.read_text()
+    elif recipe in recipe_names():
+        text = (resources.files("worstclass") / "recipes" / f"{recipe}.toml").read_text()
+    elif recipe.endswith(".toml") or "/" in recipe:
+        raise UserError(f"no recipe at {recipe}.")
+    else:
+        error = unknown("recipe", recipe, recipe_names())
+        hint = str(error).split(" Allowed:")[0]
+        raise UserError(f"{hint} `worstclass recipes` lists the shipped ones; a path to a TOML file works too.")
+    try:
+        return tomllib.loads(text)
+    except tomllib.TOMLDecodeError as error:
+        raise UserError(f"{recipe} is not valid TOML: {error}.") from error
+
+
+def recipe_comment(name: str) -> str:
+    """The first line of a shipped recipe: what it is."""
+    text = (resources.files("worstclass") / "recipes" / f"{name}.toml").read_text()
+    return text.splitlines()[0].removeprefix("# ")
+
+
+def parse_settings(settings: Iterable[str]) -> dict[str, Any]:
+    """`key=value` settings of the command line; values are TOML, or plain words."""
+    values: dict[str, Any] = {}
+    for setting in settings:
+        key, equals, text = setting.partition("=")
+        if not equals or not key:
+            raise UserError(f"'{setting}' is not a setting of the form key=value.")
+        try:
+            values[key.strip()] = tomllib.loads(f"value = {text}")["value"]
+        except tomllib.TOMLDecodeError:
+            values[key.strip()] = text.strip()
+    return values
+
+
+def make_config(values: Mapping[str, Any], where: str = "") -> Config:
+    """Validate; what is wrong is one line that names the key, the value and what is allowed."""
+    prefix = f"{where}: " if where else ""
+    for key in values:
+        if key not in Config.model_fields:
+            raise UserError(prefix + str(unknown("key", key, Config.model_fields)))
+    try:
+        return Config.model_validate(dict(values))
+    except ValidationError as error:
+        first = error.errors()[0]
+        key = str(first["loc"][0]) if first["loc"] else ""
+        raise UserError(prefix + _explain(key, first)) from None
+
+
+def to_toml(config: Config) -> str:
+    """Every key of a configuration as a flat recipe that reads back to the same configuration."""
+    lines = []
+    for key, value in config.model_dump(exclude_none=True).items():
+        if isinstance(value, bool):
+            text = str(value).lower()
+        elif isinstance(value, str):
+            text = '"' + value.replace("\\", "\\\\").replace('"', '\\"') + '"'
+        elif isinstance(value, tuple):
+            text = "[" + ", ".join(map(repr, value)) + "]"
+        else:
+            text = repr(value)
+        lines.append(f"{key} = {text}")
+    return "\n".join(lines) + "\n"
+
+
+def _explain(key: str, error: Any) -> str:
+    context = error.get("ctx", {})
+    cause = context.get("error")
+    if error["type"] == "literal_error":
+        allowed = [word.strip(" '") for word in context["expected"].replace(" or ", ", ").split(",")]
+        return str(unknown(key, str(error["input"]), allowed))
+    if isinstance(cause, Exception):
+        text = str(cause)
+        return text if not key or key in text else f"{key}: {text}{'' if text.endswith('.') else '.'}"
+    return f"{key} = {error['input']!r}: {error['msg'][0].lower()}{error['msg'][1:]}."

@@ -1,0 +1,15 @@
+"""Data on the training device: sources, the stratified split, order and augmentation."""
+
+from worstclass.data.images import Augment, Images, epoch_order, split_validation, to_float
+from worstclass.data.sources import Source, check_data_name, open_source
+
+__all__ = [
+    "Augment",
+    "Images",
+    "Source",
+    "check_data_name",
+    "epoch_order",
+    "open_source",
+    "split_validation",
+    "to_float",
+]

@@ -1,0 +1,148 @@
+"""CIFAR-10 and CIFAR-100 in their official binary layout: rows of label bytes and 3072 pixel bytes."""
+
+import hashlib
+import tarfile
+import urllib.error
+import urllib.request
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+import numpy as np
+import torch
+
+from worstclass.data.images import Images
+from worstclass.errors import UserError
+
+PIXELS = 3 * 32 * 32
+
+
+@dataclass(frozen=True)
+class Layout:
+    """What a CIFAR archive holds. `files` maps each name to (rows, SHA-256); the last label byte is the class."""
+
+    name: str
+    num_classes: int
+    label_bytes: int
+    train: dict[str, tuple[int, str | None]]
+    test: dict[str, tuple[int, str | None]]
+    names_file: str
+    url: str
+    archive_sha256: str
+
+    @property
+    def files(self) -> dict[str, tuple[int, str | None]]:
+        return self.train | self.test
+
+
+CIFAR10 = Layout(
+    name="cifar10",
+    num_classes=10,
+    label_bytes=1,
+    train={
+        "data_batch_1.bin": (10_000, "cee916563c9f80d84e3cc88e17fdc0941787f1244f00a67874d45b261883ada5"),
+        "data_batch_2.bin": (10_000, "a591ca11fa1708a91ee40f54b3da4784ccd871ecf2137de63f51ada8b3fa57ed"),
+        "data_batch_3.bin": (10_000, "bbe8596564c0f86427f876058170b84dac6670ddf06d79402899d93ceea26f67"),
+        "data_batch_4.bin": (10_000, "014e562d6e23c72197cc727519169a60359f5eccd8945ad5a09d710285ff4e48"),
+        "data_batch_5.bin": (10_000, "755304fc0b379caeae8c14f0dac912fbc7d6cd469eb67a1029a08a39453a9add"),
+    },
+    test={"test_batch.bin": (10_000, "8e2eb146ae340b09e24670f29cabc6326dba54da8789dab6768acf480273f65b")},
+    names_file="batches.meta.txt",
+    url="https://www.cs.toronto.edu/~kriz/cifar-10-binary.tar.gz",
+    archive_sha256="c4a38c50a1bc5f3a1c5537f2155ab9d68f9f25eb1ed8d9ddda3db29a59bca1dd",
+)
+CIFAR100 = Layout(
+    name="cifar100",
+    num_classes=100,
+    label_bytes=2,  # coarse, then fine: the class is the fine label
+    train={"train.bin": (50_000, "f31298fc616915fa142368359df1c4ca2ae984d6915ca468b998a5ec6aeebf29")},
+    test={"test.bin": (10_000, "d8b1e6b7b3bee4020055f0699b111f60b1af1e262aeb93a0b659061746f8224a")},
+    names_file="fine_label_names.txt",
+    url="https://www.cs.toronto.edu/~kriz/cifar-100-binary.tar.gz",
+    archive_sha256="58a81ae192c23a4be8b1804d68e518ed807d710a4eb253b1f2a199162a40d8ec",
+)
+
+
+def ensure_cifar(layout: Layout, data_dir: Path, notify: Callable[[str, int, int], None] | None = None) -> Path:
+    """The folder that holds the files: `data_dir`, or one of its usual sub-folders, or freshly downloaded."""
+    unpacked = Path(layout.url).name.removesuffix(".tar.gz").replace("cifar-10-binary", "cifar-10-batches-bin")
+    candidates = [data_dir, data_dir / layout.name, data_dir / unpacked]
+    for folder in candidates:
+        if any((folder / name).is_file() for name in layout.files):
+            missing = [name for name in layout.files if not (folder / name).is_file()]
+            if missing:
+                raise UserError(f"{folder} holds {layout.name} but not {', '.join(missing)}.")
+            return folder
+    download_cifar(layout, data_dir / layout.name, notify)
+    return data_dir / layout.name
+
+
+def read_cifar(layout: Layout, folder: Path, part: Literal["train", "test"]) -> Images:
+    """The images and class labels of one part, checked against the known size and digest."""
+    tables = []
+    for name, (rows, digest) in (layout.train if part == "train" else layout.test).items():
+        content = _read(folder / name)
+        row_bytes = layout.label_bytes + PIXELS
+        if len(content) != rows * row_bytes:
+            raise UserError(
+                f"{folder / name}: {len(content)} bytes, {rows * row_bytes} expected: cut short, or not {layout.name}."
+            )
+        if digest and hashlib.sha256(content).hexdigest() != digest:
+            raise UserError(f"{folder / name} does not match the SHA-256 of {layout.name}: the file is damaged.")
+        tables.append(np.frombuffer(content, dtype=np.uint8).reshape(rows, row_bytes))
+    table = np.concatenate(tables)
+    labels = table[:, layout.label_bytes - 1].astype(np.int64)
+    if labels.max() >= layout.num_classes:
+        raise UserError(f"{folder}: label {labels.max()} in {layout.name}, expected 0..{layout.num_classes - 1}.")
+    pixels = table[:, layout.label_bytes :].reshape(-1, 3, 32, 32)
+    return Images(torch.from_numpy(pixels.copy()), torch.from_numpy(labels))
+
+
+def read_cifar_names(layout: Layout, folder: Path) -> tuple[str, ...]:
+    """Class names from the archive's own list; numbers where the list is missing."""
+    path = folder / layout.names_file
+    names = tuple(path.read_text().split()) if path.is_file() else tuple(str(k) for k in range(layout.num_classes))
+    if len(names) != layout.num_classes:
+        raise UserError(f"{path} has {len(names)} names, {layout.num_classes} expected.")
+    return names
+
+
+def download_cifar(layout: Layout, folder: Path, notify: Callable[[str, int, int], None] | None = None) -> None:
+    """Fetch the archive from the data set's own site, check it, and unpack the files we know by name."""
+    folder.mkdir(parents=True, exist_ok=True)
+    archive = folder / (Path(layout.url).name + ".part")
+    digest = hashlib.sha256()
+    try:
+        with urllib.request.urlopen(layout.url, timeout=60) as response, archive.open("wb") as out:
+            total = int(response.headers.get("Content-Length", 0))
+            while chunk := response.read(1 << 20):
+                out.write(chunk)
+                digest.update(chunk)
+                if notify:
+                    notify(f"downloading {layout.name}", out.tell(), total)
+        if digest.hexdigest() != layout.archive_sha256:
+            raise UserError(f"the download of {layout.name} does not match its SHA-256; try again or pass --data-dir.")
+        wanted = {*layout.files, layout.names_file}
+        with tarfile.open(archive) as tar:
+            for member in tar:
+                name = Path(member.name).name
+                stream = tar.extractfile(member) if name in wanted and member.isfile() else None
+                if stream:
+                    (folder / name).write_bytes(stream.read())
+    except (urllib.error.URLError, TimeoutError, ConnectionError) as error:
+        raise UserError(
+            f"{layout.name} is not in {folder.parent} and cannot be downloaded ({error}); "
+            f"put its binary files ({', '.join(layout.files)}) in a folder and pass --data-dir."
+        ) from error
+    finally:
+        archive.unlink(missing_ok=True)
+        if not any(folder.iterdir()):
+            folder.rmdir()
+
+
+def _read(path: Path) -> bytes:
+    try:
+        return path.read_bytes()
+    except OSError as error:
+        raise UserError(f"cannot read {path}: {error.strerror}.") from error

@@ -1,0 +1,81 @@
+"""Labelled images on a device, and the operations training needs on them there."""
+
+from dataclasses import dataclass
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from worstclass import rng
+from worstclass.errors import UserError
+
+
+@dataclass(frozen=True)
+class Images:
+    """Images (N, C, H, W) as uint8 and labels (N,) as int64, both on one device."""
+
+    x: Tensor
+    y: Tensor
+
+    def __len__(self) -> int:
+        return len(self.y)
+
+    def to(self, device: torch.device | str) -> "Images":
+        return Images(self.x.to(device), self.y.to(device))
+
+    def select(self, index: Tensor) -> "Images":
+        return Images(self.x[index], self.y[index])
+
+    def class_counts(self, num_classes: int) -> Tensor:
+        """Images of each class (K,)."""
+        return torch.bincount(self.y, minlength=num_classes)
+
+
+def to_float(x: Tensor) -> Tensor:
+    """uint8 images as float32 in [0, 1]."""
+    return x.float().div_(255)
+
+
+def split_validation(images: Images, num_classes: int, fraction: float) -> tuple[Images, Images]:
+    """Training and validation images: the last `fraction` of each class, in order, are validation.
+
+    The number is rounded to the nearest and at least one; every class must have at least two images.
+    """
+    valid = torch.zeros(len(images), dtype=torch.bool)
+    for k in range(num_classes):
+        members = (images.y == k).nonzero().squeeze(1)
+        if len(members) < 2:
+            raise UserError(
+                f"class {k} has {len(members)} training image(s): two or more are needed, one of them for validation."
+            )
+        held_out = min(max(1, round(fraction * len(members))), len(members) - 1)
+        valid[members[-held_out:]] = True
+    return images.select(~valid), images.select(valid)
+
+
+def epoch_order(size: int, *, seed: int, epoch: int) -> Tensor:
+    """The order of the training images in one epoch, a function of (seed, epoch) on every device."""
+    return torch.randperm(size, generator=rng.generator(seed, "order", epoch))
+
+
+@dataclass(frozen=True, kw_only=True)
+class Augment:
+    """Random crop after zero padding, and horizontal flip: batched, on the images' device, no host sync."""
+
+    crop_padding: int = 0
+    flip: bool = False
+
+    def __call__(self, x: Tensor, generator: torch.Generator) -> Tensor:
+        size, _, height, width = x.shape
+        if self.crop_padding:
+            pad = self.crop_padding
+            padded = F.pad(x, (pad, pad, pad, pad))
+            offset = torch.randint(0, 2 * pad + 1, (2, size, 1), device=x.device, generator=generator)
+            rows = offset[0] + torch.arange(height, device=x.device)
+            columns = offset[1] + torch.arange(width, device=x.device)
+            batch = torch.arange(size, device=x.device)[:, None, None]
+            x = padded.permute(0, 2, 3, 1)[batch, rows[:, :, None], columns[:, None, :]].permute(0, 3, 1, 2)
+        if self.flip:
+            coin = torch.rand(size, 1, 1, 1, device=x.device, generator=generator) < 0.5
+            x = torch.where(coin, x.flip(3), x)
+        return x

@@ -1,0 +1,57 @@
+"""Where images come from: each source reads its training part and its test part apart."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+from worstclass.data.arrays import read_npz, read_npz_names
+from worstclass.data.cifar import CIFAR10, CIFAR100, ensure_cifar, read_cifar, read_cifar_names
+from worstclass.data.folders import folder_names, read_folder
+from worstclass.data.images import Images
+from worstclass.errors import UserError, unknown
+
+Part = Literal["train", "test"]
+Notify = Callable[[str, int, int], None]
+"""Progress of a download: what, bytes so far, bytes in all."""
+
+FASHION_MINI = Path(__file__).with_name("fashion_mini.npz")
+NAMES = ("fashion-mini", "cifar10", "cifar100", "npz:PATH", "folder:PATH")
+
+
+@dataclass(frozen=True)
+class Source:
+    """A data set: its class names, and a reader that touches only the part it is asked for."""
+
+    name: str
+    class_names: tuple[str, ...]
+    read: Callable[[Part], Images]
+
+    @property
+    def num_classes(self) -> int:
+        return len(self.class_names)
+
+
+def check_data_name(name: str) -> str:
+    """The name, if it is one of a known kind; nothing is read yet."""
+    kind, _, path = name.partition(":")
+    if kind in ("npz", "folder"):
+        if not path:
+            raise UserError(f"data '{name}' needs a path: {kind}:PATH.")
+    elif name not in NAMES:
+        raise unknown("data", name, NAMES)
+    return name
+
+
+def open_source(name: str, *, data_dir: Path = Path("data"), notify: Notify | None = None) -> Source:
+    """The data set called `name`; CIFAR is looked for in `data_dir` and downloaded there if it is missing."""
+    kind, _, path = check_data_name(name).partition(":")
+    if kind == "npz":
+        return Source(name, read_npz_names(Path(path)), lambda part: read_npz(Path(path), part))
+    if kind == "folder":
+        return Source(name, folder_names(Path(path)), lambda part: read_folder(Path(path), part))
+    if name == "fashion-mini":
+        return Source(name, read_npz_names(FASHION_MINI), lambda part: read_npz(FASHION_MINI, part))
+    layout = CIFAR10 if name == "cifar10" else CIFAR100
+    folder = ensure_cifar(layout, data_dir, notify)
+    return Source(name, read_cifar_names(layout, folder), lambda part: read_cifar(layout, folder, part))

@@ -1,0 +1,24 @@
+"""Errors that speak to the person at the keyboard."""
+
+from collections.abc import Iterable
+from difflib import get_close_matches
+
+
+class UserError(ValueError):
+    """Something the caller can put right: one line, shown without a traceback, exit code 2."""
+
+
+class AttackError(RuntimeError):
+    """An attack broke its own rules (left the ball or the image range, or helped the model)."""
+
+
+class TrainingError(RuntimeError):
+    """Training cannot go on; the last good checkpoint stays on disk."""
+
+
+def unknown(kind: str, given: str, allowed: Iterable[str]) -> UserError:
+    """The error for a name that is not one of `allowed`, with the nearest match."""
+    names = list(allowed)
+    near = get_close_matches(given, names, n=1, cutoff=0.5)
+    hint = f" Did you mean '{near[0]}'?" if near else ""
+    return UserError(f"unknown {kind} '{given}'.{hint} Allowed: {', '.join(names)}.")

@@ -1,0 +1,51 @@
+"""Files that are whole or absent, whatever happens while they are written."""
+
+import contextlib
+import io
+import json
+import os
+import zipfile
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from worstclass.errors import UserError
+
+
+def write_atomic(path: Path, content: bytes) -> None:
+    """Write a file so that a reader, or a crash at any moment, finds the old one or the new one whole."""
+    partial = path.with_name(f".{path.name}.partial")
+    with partial.open("wb") as file:
+        file.write(content)
+        file.flush()
+        os.fsync(file.fileno())
+    os.replace(partial, path)
+    with contextlib.suppress(OSError):  # not every file system lets a folder be synced
+        folder = os.open(path.parent, os.O_RDONLY)
+        try:
+            os.fsync(folder)
+        finally:
+            os.close(folder)
+
+
+def write_json(path: Path, value: Any) -> None:
+    write_atomic(path, (json.dumps(value, indent=1) + "\n").encode())
+
+
+def read_json(path: Path) -> Any:
+    try:
+        return json.loads(path.read_text())
+    except (OSError, ValueError) as error:
+        raise UserError(f"cannot read {path}: {error}.") from error
+
+
+def write_npz(path: Path, arrays: Mapping[str, np.ndarray[Any, Any]]) -> None:
+    """One compressed .npz of plain arrays."""
+    buffer = io.BytesIO()
+    with zipfile.ZipFile(buffer, "w", zipfile.ZIP_DEFLATED) as archive:
+        for name, array in arrays.items():
+            with archive.open(zipfile.ZipInfo(f"{name}.npy"), "w") as entry:  # no time stamp: equal input, equal bytes
+                np.lib.format.write_array(entry, np.asanyarray(array), allow_pickle=False)
+    write_atomic(path, buffer.getvalue())

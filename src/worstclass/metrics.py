@@ -1,0 +1,197 @@
+"""Measures of class-wise robustness and their uncertainty: pure functions of labels and predictions.
+
+Accuracies are fractions. The worst of K noisy classes is an extreme: a plain percentile bootstrap of it misses
+the truth almost always when classes are equal (docs/uncertainty.md has the measurement), so the worst class gets
+an exact interval, and class variance and rho a reverse (bias-correcting) bootstrap.
+"""
+
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+from scipy import stats as scipy_stats
+
+Floats = NDArray[np.float64]
+DRAWS = 4000
+
+
+class Interval(NamedTuple):
+    """A confidence interval."""
+
+    low: float
+    high: float
+
+
+class Measure(NamedTuple):
+    """A value and its interval."""
+
+    value: float
+    low: float
+    high: float
+
+
+def per_class_accuracy(labels: ArrayLike, predictions: ArrayLike, num_classes: int) -> Floats:
+    """The share of each class that is predicted right (K,); NaN for a class without samples."""
+    correct, counts = class_counts(labels, predictions, num_classes)
+    accuracy: Floats = np.divide(correct, counts, out=np.full(num_classes, np.nan), where=counts > 0)
+    return accuracy
+
+
+def class_counts(
+    labels: ArrayLike, predictions: ArrayLike, num_classes: int
+) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """Right predictions and samples of each class, (K,) each."""
+    y, predicted = np.asarray(labels), np.asarray(predictions)
+    if y.shape != predicted.shape or y.ndim != 1:
+        raise ValueError(f"labels and predictions must both be (N,), not {y.shape} and {predicted.shape}")
+    if len(y) and (y.min() < 0 or y.max() >= num_classes):
+        raise ValueError(f"labels lie in {y.min()}..{y.max()}, expected 0..{num_classes - 1}")
+    correct = np.bincount(y[y == predicted], minlength=num_classes).astype(np.int64)
+    return correct, np.bincount(y, minlength=num_classes).astype(np.int64)
+
+
+def average_accuracy(labels: ArrayLike, predictions: ArrayLike) -> float:
+    """The share of all samples that is predicted right."""
+    return float(np.mean(np.asarray(labels) == np.asarray(predictions)))
+
+
+def worst_class(accuracy: ArrayLike) -> tuple[int, float]:
+    """The weakest class and its accuracy; the first of equals."""
+    values = np.asarray(accuracy, dtype=np.float64)
+    index = int(np.nanargmin(values))
+    return index, float(values[index])
+
+
+def worst_share(accuracy: ArrayLike, share: float = 0.1) -> float:
+    """The mean accuracy of the worst `share` of classes, at least one: steadier than the worst class."""
+    values = np.sort(np.asarray(accuracy, dtype=np.float64))
+    values = values[~np.isnan(values)]
+    return float(values[: max(1, round(share * len(values)))].mean())
+
+
+def class_variance(accuracy: ArrayLike) -> float:
+    """CV: the mean squared deviation of the class accuracies from their mean."""
+    return float(np.nanvar(np.asarray(accuracy, dtype=np.float64)))
+
+
+def rho(*, avg: float, worst: float, base_avg: float, base_worst: float) -> float:
+    """Eq. (8): the relative gain of the worst class, less the relative loss of the average.
+
+    `base_*` are those of the vanilla run under the same attack. Without a worst class to speak of
+    (`base_worst` = 0) the gain is infinite, or 0 where there is none; a base average of 0 makes it NaN.
+    """
+    return float(_rho(np.float64(avg), np.float64(worst), np.float64(base_avg), np.float64(base_worst)))
+
+
+def _rho(avg: Any, worst: Any, base_avg: Any, base_worst: Any) -> Any:
+    gain = np.where(worst > base_worst, np.inf, 0.0)
+    gain = np.divide(worst - base_worst, base_worst, out=gain, where=base_worst > 0)
+    loss = np.divide(base_avg - avg, base_avg, out=np.full_like(gain, np.nan), where=base_avg > 0)
+    return gain - loss
+
+
+def binomial_interval(successes: ArrayLike, trials: ArrayLike, level: float = 0.95) -> tuple[Floats, Floats]:
+    """Clopper and Pearson's exact interval for each proportion; [0, 1] without trials."""
+    k, n = np.asarray(successes, dtype=np.float64), np.asarray(trials, dtype=np.float64)
+    tail = (1 - level) / 2
+    with np.errstate(invalid="ignore"):
+        low = np.where(k > 0, scipy_stats.beta.ppf(tail, k, n - k + 1), 0.0)
+        high = np.where(k < n, scipy_stats.beta.ppf(1 - tail, k + 1, n - k), 1.0)
+    return low, high
+
+
+def worst_interval(correct: ArrayLike, counts: ArrayLike, level: float = 0.95) -> Interval:
+    """An interval for the accuracy of the worst class that holds with at least `level`, whatever the classes.
+
+    Below, the smallest of the classes' own bounds is enough: to miss, the truly worst class must miss. Above,
+    any class can be unlucky, so each bound is taken at 1 - (1 - level) / K (Bonferroni).
+    """
+    k, n = np.asarray(correct), np.asarray(counts)
+    k, n = k[n > 0], n[n > 0]
+    low, _ = binomial_interval(k, n, level)
+    _, high = binomial_interval(k, n, 1 - (1 - level) / len(n))
+    return Interval(float(low.min()), float(high.min()))
+
+
+def bootstrap_accuracies(correct: ArrayLike, counts: ArrayLike, *, draws: int = DRAWS, seed: int = 0) -> Floats:
+    """Class accuracies (draws, K) when images are drawn again with replacement, within each class."""
+    k, n = np.asarray(correct), np.asarray(counts)
+    rng = np.random.default_rng(seed)
+    return np.asarray(rng.binomial(n, np.divide(k, n, out=np.zeros(len(n)), where=n > 0), size=(draws, len(n))) / n)
+
+
+def variance_interval(correct: ArrayLike, counts: ArrayLike, *, level: float = 0.95, seed: int = 0) -> Interval:
+    """CV's reverse bootstrap: noise only ever adds to a variance, so the percentiles are mirrored at the value."""
+    k, n = np.asarray(correct), np.asarray(counts)
+    k, n = k[n > 0], n[n > 0]
+    drawn = bootstrap_accuracies(k, n, seed=seed).var(axis=1)
+    low, high = np.quantile(drawn, [(1 - level) / 2, (1 + level) / 2])
+    value = class_variance(k / n)
+    return Interval(max(0.0, float(2 * value - high)), max(0.0, float(2 * value - low)))
+
+
+class Comparison(NamedTuple):
+    """A run against a base run on the same images: differences, rho, and McNemar's exact p-value of the averages."""
+
+    avg_difference: Measure
+    worst_difference: Measure
+    rho: Measure
+    p_value: float
+
+
+def compare(
+    labels: ArrayLike,
+    predictions: ArrayLike,
+    base_predictions: ArrayLike,
+    num_classes: int,
+    *,
+    level: float = 0.95,
+    seed: int = 0,
+) -> Comparison:
+    """Compare two runs image by image: images are drawn again in pairs, within each class.
+
+    A pair is both right, one right, or both wrong, so drawing images is drawing from a multinomial.
+    The intervals are reverse bootstraps, rho's on the logarithm of rho + 2 = worst / base_worst + avg / base_avg,
+    because a ratio is skewed.
+    """
+    y = np.asarray(labels)
+    right, base_right = np.asarray(predictions) == y, np.asarray(base_predictions) == y
+    kinds = 2 * right + base_right
+    table = np.stack([np.bincount(kinds[y == k], minlength=4) for k in range(num_classes)])
+    table = table[table.sum(1) > 0]
+    counts = table.sum(1)
+    rng = np.random.default_rng(seed)
+    drawn = np.stack([rng.multinomial(n, row / n, size=DRAWS) for n, row in zip(counts, table, strict=True)], axis=1)
+
+    def measures(cells: NDArray[Any]) -> tuple[Any, Any, Any]:
+        """Differences of average and worst, and rho, of tables (..., K, 4)."""
+        ours, base = cells[..., 2] + cells[..., 3], cells[..., 1] + cells[..., 3]
+        avg, base_avg = ours.sum(-1) / counts.sum(), base.sum(-1) / counts.sum()
+        worst, base_worst = (ours / counts).min(-1), (base / counts).min(-1)
+        return avg - base_avg, worst - base_worst, _rho(avg, worst, base_avg, base_worst)
+
+    avg, worst, ratio = (float(value) for value in measures(table))
+    drawn_avg, drawn_worst, drawn_ratio = measures(drawn)
+    only_ours, only_base = int((right & ~base_right).sum()), int((base_right & ~right).sum())
+    discordant = only_ours + only_base
+    p_value = float(scipy_stats.binomtest(only_ours, discordant).pvalue) if discordant else 1.0
+    return Comparison(
+        Measure(avg, *_reverse(avg, drawn_avg, level)),
+        Measure(worst, *_reverse(worst, drawn_worst, level)),
+        Measure(ratio, *_reverse_log(ratio + 2, drawn_ratio + 2, level)),
+        p_value,
+    )
+
+
+def _reverse(value: float, drawn: Floats, level: float) -> Interval:
+    low, high = np.quantile(drawn, [(1 - level) / 2, (1 + level) / 2])
+    return Interval(float(2 * value - high), float(2 * value - low))
+
+
+def _reverse_log(value: float, drawn: Floats, level: float) -> Interval:
+    """The reverse bootstrap of a positive ratio, shifted back by 2; nothing is known where it is undefined."""
+    if not (np.isfinite(value) and value > 0):
+        return Interval(-2.0, float("inf"))
+    with np.errstate(divide="ignore", invalid="ignore"):
+        low, high = np.quantile(drawn, [(1 - level) / 2, (1 + level) / 2], method="inverted_cdf")
+        return Interval(float(value**2 / high - 2), float(value**2 / low - 2) if low > 0 else float("inf"))

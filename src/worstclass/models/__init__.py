@@ -1,0 +1,74 @@
+"""Models by name, and the user's own by `module.path:factory`."""
+
+import importlib
+import re
+import sys
+from collections.abc import Callable
+
+import torch
+from torch import nn
+
+from worstclass import rng
+from worstclass.errors import UserError, unknown
+from worstclass.models.normalization import Normalized
+from worstclass.models.resnet import ResNet18
+from worstclass.models.small import SmallCNN
+from worstclass.models.wide_resnet import WideResNet
+
+__all__ = ["MODELS", "Normalized", "ResNet18", "SmallCNN", "WideResNet", "check_name", "make_model", "runs_user_code"]
+
+MODELS: dict[str, Callable[[int, int], nn.Module]] = {
+    "small-cnn": lambda num_classes, in_channels: SmallCNN(num_classes, in_channels),
+    "resnet18": lambda num_classes, in_channels: ResNet18(num_classes, in_channels),
+    "preact-resnet18": lambda num_classes, in_channels: ResNet18(num_classes, in_channels, preact=True),
+    "wrn34-10": lambda num_classes, in_channels: WideResNet(34, 10, num_classes, in_channels),
+}
+"""Constructors of (num_classes, in_channels); any other `wrnD-W` with D = 6n + 4 works too."""
+
+
+def runs_user_code(name: str) -> bool:
+    """Whether building this model imports the user's own code."""
+    return ":" in name
+
+
+def check_name(name: str) -> str:
+    """The name, if a model of that name can be built; the user's own is not imported yet."""
+    wide = re.fullmatch(r"wrn(\d+)-(\d+)", name)
+    if wide and (int(wide[1]) < 10 or (int(wide[1]) - 4) % 6 or int(wide[2]) < 1):
+        raise UserError(f"model '{name}': a WideResNet's depth is 6n + 4 (10, 16, ..., 34), its width at least 1.")
+    if not (wide or name in MODELS or re.fullmatch(r"[\w.]+:\w+", name)):
+        raise unknown("model", name, [*MODELS, "wrnD-W", "module.path:factory"])
+    return name
+
+
+def make_model(name: str, *, num_classes: int, in_channels: int, seed: int = 0) -> nn.Module:
+    """Build a model with weights that depend on `seed` alone.
+
+    `module.path:factory` imports the module (the current folder included) and calls
+    `factory(num_classes=..., in_channels=...)`: this runs the user's code.
+    """
+    check_name(name)
+    with torch.random.fork_rng(devices=[]):  # initialisers know only the global generator
+        torch.manual_seed(rng.derive_seed(seed, "init"))
+        if runs_user_code(name):
+            return _user_factory(name)(num_classes=num_classes, in_channels=in_channels)
+        if name in MODELS:
+            return MODELS[name](num_classes, in_channels)
+        depth, width = name.removeprefix("wrn").split("-")
+        return WideResNet(int(depth), int(width), num_classes, in_channels)
+
+
+def _user_factory(name: str) -> Callable[..., nn.Module]:
+    module_name, _, factory_name = name.partition(":")
+    if "" not in sys.path:
+        sys.path.insert(0, "")
+    try:
+        module = importlib.import_module(module_name)
+    except ModuleNotFoundError as error:
+        raise UserError(f"model '{name}': cannot import '{error.name}' (looked in the current folder too).") from error
+    factory = getattr(module, factory_name, None)
+    if not callable(factory):
+        names = [name for name in vars(module) if not name.startswith("_")]
+        raise unknown(f"factory in module {module_name}", factory_name, names)
+    made: Callable[..., nn.Module] = factory
+    return made

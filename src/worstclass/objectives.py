@@ -1,0 +1,73 @@
+"""Base objectives: per-sample losses without reduction, and the perturbation each is computed on."""
+
+from dataclasses import dataclass
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from worstclass.rng import Randomness
+from worstclass.types import Attack, Classifier, Losses
+
+
+def kl_divergence(clean_logits: Tensor, logits: Tensor) -> Tensor:
+    """KL(p(x) || p(x')) for each sample, (B,).
+
+    In log space: with a softmax target the gradient is NaN as soon as a probability underflows.
+    """
+    target = F.log_softmax(clean_logits, dim=1)
+    return F.kl_div(F.log_softmax(logits, dim=1), target, reduction="none", log_target=True).sum(1)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Trades:
+    """TRADES: CE(f(x), y) + beta * KL(f(x) || f(x')), with gradient through both branches.
+
+    The clean and the adversarial images are two batches: one concatenated batch would change the
+    BatchNorm statistics, which is another algorithm.
+    """
+
+    beta: float
+    attack: Attack
+
+    def perturb(
+        self, model: Classifier, x: Tensor, y: Tensor, *, margin: Tensor | None = None, generator: Randomness = None
+    ) -> Tensor:
+        return self.attack(model, x, y, margin=margin, generator=generator)
+
+    def losses(self, model: Classifier, x: Tensor, x_adv: Tensor, y: Tensor) -> Losses:
+        clean, adversarial = model(x), model(x_adv)
+        robust = self.beta * kl_divergence(clean, adversarial)
+        return Losses(F.cross_entropy(clean, y, reduction="none"), robust, clean, adversarial)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Madry:
+    """Adversarial training of Madry et al. (PGD-AT): CE(f(x'), y) alone."""
+
+    attack: Attack
+
+    def perturb(
+        self, model: Classifier, x: Tensor, y: Tensor, *, margin: Tensor | None = None, generator: Randomness = None
+    ) -> Tensor:
+        return self.attack(model, x, y, margin=margin, generator=generator)
+
+    def losses(self, model: Classifier, x: Tensor, x_adv: Tensor, y: Tensor) -> Losses:
+        logits = model(x_adv)
+        robust = F.cross_entropy(logits, y, reduction="none")
+        return Losses(torch.zeros_like(robust), robust, logits, logits)
+
+
+@dataclass(frozen=True)
+class Natural:
+    """Training on clean images: CE(f(x), y)."""
+
+    def perturb(
+        self, model: Classifier, x: Tensor, y: Tensor, *, margin: Tensor | None = None, generator: Randomness = None
+    ) -> Tensor:
+        return x
+
+    def losses(self, model: Classifier, x: Tensor, x_adv: Tensor, y: Tensor) -> Losses:
+        logits = model(x)
+        natural = F.cross_entropy(logits, y, reduction="none")
+        return Losses(natural, torch.zeros_like(natural), logits, logits)

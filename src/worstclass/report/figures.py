@@ -1,0 +1,90 @@
+"""Figures as Matplotlib objects: class-wise bars, and what a run did over its epochs."""
+
+import io
+from collections.abc import Sequence
+from typing import Any
+
+import matplotlib
+import numpy as np
+from matplotlib.figure import Figure
+
+from worstclass.report.results import Result, attack_title
+
+COLORS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000", "#F0E442")  # Okabe and Ito
+STYLE: Any = {
+    "font.size": 10,
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "axes.grid": True,
+    "axes.axisbelow": True,
+    "grid.color": "#e6e6e6",
+    "svg.hashsalt": "worstclass",  # equal figures, equal bytes
+    "svg.fonttype": "none",
+}
+
+
+def classwise(results: Sequence[Result], attack: str) -> Figure:
+    """Accuracy of each class under one attack, runs side by side, with exact 95% intervals."""
+    with matplotlib.rc_context(STYLE):
+        figure = Figure(figsize=(9, 3.6), layout="constrained")
+        axes = figure.subplots()
+        names = results[0].run.class_names
+        places, width = np.arange(len(names)), 0.8 / len(results)
+        for index, result in enumerate(results):
+            classes = result.columns[attack]["classes"]
+            value, low, high = (100 * np.array([c[key] for c in classes]) for key in ("value", "low", "high"))
+            offset = (index - (len(results) - 1) / 2) * width
+            color = COLORS[index % len(COLORS)]
+            axes.bar(places + offset, value, 0.92 * width, color=color, label=result.title)
+            errors = np.stack([value - low, high - value])
+            axes.errorbar(places + offset, value, errors, fmt="none", ecolor="#333333", elinewidth=0.8, capsize=1.5)
+            axes.axhline(100 * result.columns[attack]["average"]["value"], color=color, linewidth=1, linestyle="--")
+        axes.set_xticks(places, names, rotation=30 if len(names) > 6 else 0, ha="right" if len(names) > 6 else "center")
+        axes.set_ylabel("accuracy (%)")
+        axes.set_ylim(0, 100)
+        axes.grid(axis="x", visible=False)
+        axes.set_title(f"{attack_title(attack)}: accuracy of each class (dashed: average)", loc="left")
+        axes.legend(frameon=False, ncols=len(results), loc="upper left", bbox_to_anchor=(0, 1.0))
+        return figure
+
+
+def training(results: Sequence[Result]) -> Figure:
+    """Average and worst validation accuracy over the epochs, and the weights of the classes, run by run."""
+    with matplotlib.rc_context(STYLE):
+        figure = Figure(figsize=(9, 3.0 * len(results)), layout="constrained")
+        panels = figure.subplots(len(results), 2, squeeze=False)
+        for (left, right), result in zip(panels, results, strict=True):
+            log = result.run.log
+            epochs = [line["epoch"] for line in log]
+            for key, label, style in (
+                ("robust_accuracy", "average", "-"),
+                ("worst_robust_accuracy", "worst class", "--"),
+            ):
+                left.plot(epochs, [100 * line["valid"][key] for line in log], style, color=COLORS[0], label=label)
+            kept = [line["epoch"] for line in log if line["selected"]][-1]
+            left.axvline(kept, color="#999999", linewidth=0.8)
+            left.annotate("kept", (kept, 1), color="#666666", fontsize=8, ha="right", rotation=90, va="bottom")
+            left.set_ylim(0, None)
+            left.set_title(f"{result.title}: validation accuracy under PGD-20 (%)", loc="left")
+            left.legend(frameon=False, loc="center right")
+            weights = np.array([line["class_weights"] for line in log])
+            heavy = set(np.argsort(weights[-1])[::-1][:3].tolist()) if np.ptp(weights) > 1e-6 else set()
+            for k, name in enumerate(result.run.class_names):
+                color = COLORS[1 + sorted(heavy).index(k)] if k in heavy else "#bbbbbb"
+                right.plot(epochs, weights[:, k], color=color, linewidth=1.6 if k in heavy else 0.9)
+                if k in heavy:
+                    right.annotate(name, (epochs[-1], weights[-1, k]), color=color, fontsize=8, ha="left")
+            right.set_title(f"{result.title}: class weights in training", loc="left")
+            for axes in (left, right):
+                axes.set_xlabel("epoch")
+                axes.xaxis.get_major_locator().set_params(integer=True)
+        return figure
+
+
+def to_svg(figure: Figure) -> str:
+    """A figure as an SVG element for a page."""
+    with matplotlib.rc_context(STYLE):
+        buffer = io.StringIO()
+        figure.savefig(buffer, format="svg", metadata={"Date": None})
+    text = buffer.getvalue()
+    return text[text.index("<svg") :]

@@ -1,0 +1,63 @@
+"""The comparison table: one row for each attack and run, every figure with its 95% interval."""
+
+from collections.abc import Sequence
+from typing import Any
+
+from rich.table import Table
+
+from worstclass.report.results import Result, attack_title
+
+HEADER = ("Attack", "Method", "Average %", "Worst class %", "", "CV", "rho")
+
+
+def rows(results: Sequence[Result]) -> list[tuple[str, ...]]:
+    """The cells of the table, as text."""
+    attacks = list(dict.fromkeys(name for result in results for name in result.columns))
+    table: list[tuple[str, ...]] = []
+    for attack in attacks:
+        for result in results:
+            if attack not in result.columns:
+                continue
+            column = result.columns[attack]
+            against = column.get("against_base")
+            table.append(
+                (
+                    attack_title(attack),
+                    result.title,
+                    percent(column["average"]),
+                    percent(column["worst"]),
+                    column["worst"]["class"],
+                    number(column["class_variance"], 4),
+                    number(against["rho"], 2, sign=True) if against else "base",
+                )
+            )
+    return table
+
+
+def percent(measure: dict[str, Any]) -> str:
+    """`61.2 [59.4, 63.0]`."""
+    return f"{100 * measure['value']:.1f} [{100 * measure['low']:.1f}, {100 * measure['high']:.1f}]"
+
+
+def number(measure: dict[str, Any], digits: int, *, sign: bool = False) -> str:
+    """A value with its interval; an unbounded end is shown as infinity."""
+    plus = "+" if sign else ""
+    value, low, high = (measure[key] for key in ("value", "low", "high"))
+    shown = "inf" if value is None else f"{value:{plus}.{digits}f}"
+    low_text = "-inf" if low is None else f"{low:{plus}.{digits}f}"
+    high_text = "inf" if high is None else f"{high:{plus}.{digits}f}"
+    return f"{shown} [{low_text}, {high_text}]"
+
+
+def rich_table(results: Sequence[Result], title: str) -> Table:
+    """For the terminal."""
+    table = Table(title=title, title_justify="left", caption="[95% interval]", caption_justify="left")
+    for index, name in enumerate(HEADER):
+        table.add_column(name, justify="left" if index in (0, 1, 4) else "right", no_wrap=True)
+    previous = ""
+    for row in rows(results):
+        if previous and row[0] != previous:
+            table.add_section()
+        table.add_row(row[0] if row[0] != previous else "", *row[1:])
+        previous = row[0]
+    return table

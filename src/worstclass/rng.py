@@ -1,0 +1,48 @@
+"""Randomness as an argument: every draw is a function of (seed, stream, indices), never of global state."""
+
+import zlib
+from collections.abc import Callable, Iterable
+
+import numpy as np
+import torch
+from torch import Tensor
+
+
+def derive_seed(seed: int, stream: str, *indices: int) -> int:
+    """A 63-bit seed for one named stream, e.g. `derive_seed(1, "order", epoch)`."""
+    words = [seed, zlib.crc32(stream.encode()), *indices]
+    return int(np.random.SeedSequence(words).generate_state(1, np.uint64)[0] >> np.uint64(1))
+
+
+def generator(seed: int, stream: str, *indices: int, device: torch.device | str = "cpu") -> torch.Generator:
+    """A fresh generator for one named stream."""
+    return torch.Generator(device).manual_seed(derive_seed(seed, stream, *indices))
+
+
+class PerSample:
+    """One generator for each sample, so that what a sample draws does not depend on its batch."""
+
+    def __init__(self, seed: int, stream: str, indices: Iterable[int]) -> None:
+        self.generators = [generator(seed, stream, index) for index in indices]
+
+
+Randomness = torch.Generator | PerSample | None
+
+
+def uniform(like: Tensor, source: Randomness) -> Tensor:
+    """Uniform numbers in [0, 1), shaped like `like`."""
+    return _draw(torch.rand, like, source)
+
+
+def normal(like: Tensor, source: Randomness) -> Tensor:
+    """Standard normal numbers, shaped like `like`."""
+    return _draw(torch.randn, like, source)
+
+
+def _draw(sample: Callable[..., Tensor], like: Tensor, source: Randomness) -> Tensor:
+    if isinstance(source, PerSample):
+        rows = [sample(like.shape[1:], dtype=like.dtype, generator=g) for g in source.generators]
+        return torch.stack(rows).to(like.device)
+    if source is None:  # a fixed seed, not the global state: the same call gives the same answer
+        source = generator(0, "default", device=like.device)
+    return sample(like.shape, dtype=like.dtype, device=like.device, generator=source)

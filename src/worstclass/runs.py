@@ -1,0 +1,232 @@
+"""A run on disk: its recipe, its log, its checkpoints; how it is started, continued and opened again."""
+
+import hashlib
+import json
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from worstclass.card import versions
+from worstclass.config import Config, make_config, read_recipe, to_toml
+from worstclass.data import Images, open_source, split_validation, to_float
+from worstclass.data.sources import Notify
+from worstclass.errors import TrainingError, UserError
+from worstclass.files import read_json, write_atomic, write_json
+from worstclass.models import Normalized, make_model, runs_user_code
+from worstclass.stats import ClassStats
+from worstclass.strategies.hedge import class_costs
+from worstclass.train import EpochRecord, State, fit, new_state
+from worstclass.train.checkpoint import load_state, load_tensors, load_weights, save_state, save_tensors
+
+RECIPE, ABOUT, LOG = "recipe.toml", "run.json", "log.jsonl"
+LAST, SELECTED = "last.safetensors", "selected.safetensors"
+
+
+@dataclass(frozen=True)
+class Run:
+    """A run folder, opened: its configuration and what it was trained on."""
+
+    folder: Path
+    config: Config
+    about: dict[str, Any]
+
+    @property
+    def class_names(self) -> list[str]:
+        return list(self.about["class_names"])
+
+    @property
+    def log(self) -> list[dict[str, Any]]:
+        """The records of its epochs."""
+        return [json.loads(line) for line in (self.folder / LOG).read_text().splitlines()]
+
+    def load_model(self, which: str = "selected", *, allow_code: bool = False) -> tuple[nn.Module, int]:
+        """The network of the selected or the last epoch, in evaluation mode, and the number of that epoch."""
+        path = self.folder / (SELECTED if which == "selected" else LAST)
+        if not path.is_file():
+            raise UserError(f"{self.folder} has no {path.name} yet: no epoch has ended.")
+        refuse_code(self.config, allow_code)
+        model = build_model(self.config, self.about["num_classes"], self.about["in_channels"], None)
+        tensors, header = load_tensors(path)
+        prefix = "model."
+        load_weights(model, {k.removeprefix(prefix): t for k, t in tensors.items() if k.startswith(prefix)}, path)
+        return model.eval(), int(header["epoch"])
+
+
+def open_run(folder: Path) -> Run:
+    """Open a run folder, or say why it is none."""
+    if not (folder / RECIPE).is_file():
+        raise UserError(f"{folder} is not a run folder: it has no {RECIPE}.")
+    config = make_config(read_recipe(str(folder / RECIPE)), str(folder / RECIPE))
+    return Run(folder, config, read_json(folder / ABOUT))
+
+
+def refuse_code(config: Config, allow_code: bool) -> None:
+    """A recipe that names the user's own model runs code when it is built: only with consent."""
+    if runs_user_code(config.model) and not allow_code:
+        raise UserError(f"model '{config.model}' runs code of your own; pass --allow-code if you trust it.")
+
+
+def build_model(config: Config, num_classes: int, in_channels: int, train: Images | None) -> nn.Module:
+    """The configured network; its normalisation is measured on `train`, or left to be loaded."""
+    model = make_model(config.model, num_classes=num_classes, in_channels=in_channels, seed=config.seed)
+    if not config.normalize:
+        return model
+    if train is None:
+        return Normalized(model, [0.0] * in_channels, [1.0] * in_channels)
+    pixels = to_float(train.x).double()
+    std = pixels.std((0, 2, 3)).clamp_min(1e-6)
+    return Normalized(model, pixels.mean((0, 2, 3)).tolist(), std.tolist())
+
+
+def train_run(
+    config: Config,
+    out: Path,
+    *,
+    resume: bool = False,
+    data_dir: Path = Path("data"),
+    device: torch.device | str = "cpu",
+    allow_code: bool = False,
+    notify: Notify | None = None,
+    on_step: Callable[[int, int, int], None] | None = None,
+    on_epoch: Callable[[dict[str, Any]], None] | None = None,
+) -> Run:
+    """Train, or continue, a run in the folder `out`; only training and validation images are read.
+
+    After each epoch a line is added to the log, the selected epoch is kept if this one is better, and the whole
+    state is saved; each file is replaced atomically, and what an interrupted epoch left is made again.
+    `on_step(epoch, step, steps)` and `on_epoch(record)` watch.
+    """
+    refuse_code(config, allow_code)
+    if not resume:
+        _refuse_folder(out)
+    source = open_source(config.data, data_dir=data_dir, notify=notify)
+    images = source.read("train")
+    train, valid = split_validation(images, source.num_classes, config.valid_fraction)
+    about = {
+        "num_classes": source.num_classes,
+        "class_names": list(source.class_names),
+        "in_channels": images.x.shape[1],
+        "image_size": list(images.x.shape[2:]),
+        "train_images": len(train),
+        "valid_images": len(valid),
+        "data_digest": _fingerprint(images),
+        "versions": versions(),
+    }
+    plan, objective = config.make_plan(), config.make_objective()
+    strategy = config.make_strategy(train.class_counts(source.num_classes))
+    model = build_model(config, source.num_classes, images.x.shape[1], train)
+    state = new_state(model, strategy, plan, device)
+    best = _restore(out, state, about) if resume else None
+    if not resume:
+        out.mkdir(parents=True, exist_ok=True)
+        write_atomic(out / RECIPE, to_toml(config).encode())
+    if not (out / ABOUT).is_file():
+        write_json(out / ABOUT, about)
+    step_hook = None if on_step is None else lambda step, steps: on_step(state.epoch + 1, step, steps)
+    for record in fit(state, train, valid, objective, plan, on_step=step_hook):
+        score = selection_score(config.select, record.valid, record.epoch)
+        improved = best is None or score > best["score"]
+        if improved:
+            best = {"epoch": record.epoch, "score": score}
+            weights = {f"model.{name}": tensor for name, tensor in state.model.state_dict().items()}
+            save_tensors(out / SELECTED, weights, best)
+        line = describe(record) | {"selected": improved}
+        _append_log(out / LOG, line)
+        save_state(out / LAST, state, {"best": best})
+        if on_epoch:
+            on_epoch(line)
+    return Run(out, config, about)
+
+
+def selection_score(select: str, valid: ClassStats, epoch: int) -> list[float]:
+    """What the kept epoch maximises, as a list whose first difference decides."""
+    accuracy, losses = valid.mean("robust_correct"), class_costs(valid)[1:]
+    average = float(valid.overall("robust_correct"))
+    match select:
+        case "worst-accuracy":
+            return [float(accuracy.min()), average]
+        case "worst-loss":
+            return [-float(losses.max())]
+        case "average":
+            return [average]
+        case _:
+            return [float(epoch)]
+
+
+def describe(record: EpochRecord) -> dict[str, Any]:
+    """A record as one line of the log."""
+    return {
+        "epoch": record.epoch,
+        "lr": record.lr,
+        "seconds": round(record.seconds, 3),
+        "train": {
+            "loss": float(record.train.overall("natural_loss", "robust_loss")),
+            "natural_accuracy": float(record.train.overall("natural_correct")),
+            "robust_accuracy": float(record.train.overall("robust_correct")),
+        },
+        "valid": {
+            "loss": float(record.valid.overall("natural_loss", "robust_loss")),
+            "natural_accuracy": float(record.valid.overall("natural_correct")),
+            "robust_accuracy": float(record.valid.overall("robust_correct")),
+            "worst_natural_accuracy": float(record.valid.mean("natural_correct").min()),
+            "worst_robust_accuracy": float(record.valid.mean("robust_correct").min()),
+        },
+        "class_costs": class_costs(record.valid).tolist(),
+        "class_natural_accuracy": record.valid.mean("natural_correct").tolist(),
+        "class_robust_accuracy": record.valid.mean("robust_correct").tolist(),
+        "class_weights": record.weights.natural.tolist(),
+        "class_robust_weights": record.weights.robust.tolist(),
+        "class_margins": record.weights.margin.tolist(),
+        "strategy": {key: value.tolist() for key, value in record.strategy_before.items()},
+        "next_class_weights": record.next_weights.tolist(),
+    }
+
+
+def _refuse_folder(out: Path) -> None:
+    if (out / RECIPE).exists():
+        raise UserError(f"{out} holds a run already: continue it with `--resume {out}`, or choose another --out.")
+    if out.exists() and (not out.is_dir() or any(out.iterdir())):
+        raise UserError(f"{out} is in use for something else; choose another --out.")
+
+
+def _restore(out: Path, state: State, about: dict[str, Any]) -> dict[str, Any] | None:
+    """Load the last checkpoint, if an epoch has ended, and cut the log to it; returns the best epoch so far."""
+    if (out / ABOUT).is_file() and read_json(out / ABOUT)["data_digest"] != about["data_digest"]:
+        raise UserError(f"{out} was trained on other data than this; nothing was changed.")
+    best: dict[str, Any] | None = None
+    if (out / LAST).is_file():
+        best = load_state(out / LAST, state)["best"]
+    if (out / LOG).is_file():
+        lines = (out / LOG).read_text().splitlines()[: state.epoch]
+        if len(lines) < state.epoch:
+            raise UserError(
+                f"{out / LOG} has {len(lines)} lines, the checkpoint is of epoch {state.epoch}: the log is damaged."
+            )
+        write_atomic(out / LOG, "".join(line + "\n" for line in lines).encode())
+    return best
+
+
+def _append_log(path: Path, line: dict[str, Any]) -> None:
+    if not all(_finite(value) for value in line["class_costs"]):
+        raise TrainingError(f"class costs are not finite at epoch {line['epoch']}.")
+    with path.open("a") as file:
+        file.write(json.dumps(line) + "\n")
+
+
+def _finite(value: float) -> bool:
+    return value == value and abs(value) != float("inf")
+
+
+def _fingerprint(images: Images) -> str:
+    digest = hashlib.sha256()
+    for tensor in (images.x, images.y):
+        digest.update(_bytes(tensor))
+    return digest.hexdigest()
+
+
+def _bytes(tensor: Tensor) -> bytes:
+    return bytes(tensor.contiguous().numpy().tobytes())

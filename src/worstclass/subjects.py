@@ -1,0 +1,109 @@
+"""Whom to evaluate: a run of ours, or anybody's model; from here on they are treated alike."""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+import torch
+from torch import nn
+
+from worstclass.attacks import make_attack
+from worstclass.attacks.pgd import Norm
+from worstclass.card import make_card
+from worstclass.data import Images, open_source, split_validation
+from worstclass.errors import UserError
+from worstclass.evaluate import NATURAL, Outcomes, evaluate
+from worstclass.files import write_json
+from worstclass.models import make_model
+from worstclass.runs import Run
+from worstclass.train.checkpoint import load_tensors, load_weights
+
+CARD, OUTCOMES = "card.json", "outcomes.npz"
+
+
+@dataclass(frozen=True)
+class Subject:
+    """A model in evaluation mode, the images to judge it on, and the ball it must hold in."""
+
+    model: nn.Module
+    images: Images
+    class_names: Sequence[str]
+    eps: float
+    norm: Norm
+    about: Mapping[str, Any]
+
+
+def run_subject(
+    run: Run,
+    *,
+    checkpoint: Literal["selected", "last"] = "selected",
+    part: Literal["test", "valid"] = "test",
+    data_dir: Path = Path("data"),
+    allow_code: bool = False,
+) -> Subject:
+    """A run's selected (or last) epoch on the test set (or on the images it was validated with)."""
+    model, epoch = run.load_model(checkpoint, allow_code=allow_code)
+    source = open_source(run.config.data, data_dir=data_dir)
+    if list(source.class_names) != run.class_names:
+        raise UserError(f"{run.folder} was trained on other classes than {run.config.data} has here.")
+    if part == "test":
+        images = source.read("test")
+    else:
+        _, images = split_validation(source.read("train"), source.num_classes, run.config.valid_fraction)
+    about = {
+        "run": run.folder.name,
+        "recipe": run.config.model_dump(mode="json"),
+        "checkpoint": checkpoint,
+        "epoch": epoch,
+        "data": run.config.data,
+        "part": part,
+    }
+    return Subject(model, images, run.class_names, run.config.eps, "linf", about)
+
+
+def model_subject(
+    factory: str, *, weights: Path, data: str, eps: float, norm: Norm = "linf", data_dir: Path = Path("data")
+) -> Subject:
+    """`module.path:factory` with safetensors weights, on the test part of a data set. Runs the user's code."""
+    source = open_source(data, data_dir=data_dir)
+    images = source.read("test")
+    model = make_model(factory, num_classes=source.num_classes, in_channels=images.x.shape[1])
+    tensors, _ = load_tensors(weights)
+    load_weights(model, tensors, weights)
+    about = {"model": factory, "weights": str(weights), "data": data, "part": "test"}
+    return Subject(model.eval(), images, source.class_names, eps, norm, about)
+
+
+def evaluate_subject(
+    subject: Subject,
+    attack_names: Sequence[str],
+    out: Path,
+    *,
+    base: Path | None = None,
+    device: torch.device | str = "cpu",
+    seed: int = 0,
+    batch_size: int = 500,
+    on_batch: Callable[[str, int, int], None] | None = None,
+) -> dict[str, Any]:
+    """Attack, measure, and write outcomes and card into the folder `out`; returns the card.
+
+    `natural` is always measured. `base` is the folder of an evaluated vanilla run, for rho.
+    """
+    attacks = {n: make_attack(n, eps=subject.eps, norm=subject.norm) for n in attack_names if n != NATURAL}
+    base_outcomes = load_outcomes(base) if base else None
+    model = subject.model.to(device)
+    outcomes = evaluate(model, subject.images, attacks, seed=seed, batch_size=batch_size, on_batch=on_batch)
+    about = dict(subject.about) | {"eps": subject.eps, "norm": subject.norm, "seed": seed}
+    card = make_card(outcomes, subject.class_names, attacks, about=about, base=base_outcomes)
+    out.mkdir(parents=True, exist_ok=True)
+    outcomes.save(out / OUTCOMES)
+    write_json(out / CARD, card)
+    return card
+
+
+def load_outcomes(folder: Path) -> Outcomes:
+    """The outcomes of an evaluated run."""
+    if not (folder / OUTCOMES).is_file():
+        raise UserError(f"{folder} has not been evaluated: run `worstclass evaluate {folder}` first.")
+    return Outcomes.load(folder / OUTCOMES)

@@ -1,0 +1,92 @@
+"""Checkpoints: one safetensors file with a JSON header, written atomically and checked by digest. No pickle."""
+
+import hashlib
+import json
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import save
+from torch import Tensor
+
+from worstclass.errors import UserError
+from worstclass.files import write_atomic
+from worstclass.train.loop import State
+
+HEADER = "worstclass"  # one key only: the header then has one order, and equal states give equal bytes
+
+
+def save_tensors(path: Path, tensors: dict[str, Tensor], header: dict[str, Any]) -> None:
+    """Save named tensors and a JSON header; equal input gives equal bytes."""
+    tensors = {name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}
+    header = header | {"digest": _digest(tensors)}
+    write_atomic(path, save(tensors, metadata={HEADER: json.dumps(header, sort_keys=True)}))
+
+
+def load_tensors(path: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
+    """The tensors and the header of a file; a file that is damaged is an error that says so."""
+    try:
+        with safe_open(path, framework="pt") as file:
+            tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 (not a dict)
+            metadata = file.metadata() or {}
+        header: dict[str, Any] = json.loads(metadata.get(HEADER, "{}"))
+    except (SafetensorError, OSError, ValueError) as error:
+        raise UserError(f"{path} is not a readable safetensors file: {error}.") from error
+    if "digest" in header and header["digest"] != _digest(tensors):
+        raise UserError(f"{path} is damaged: its content does not match its digest.")
+    return tensors, header
+
+
+def save_state(path: Path, state: State, header: dict[str, Any]) -> None:
+    """Model, optimizer, strategy and epoch in one file."""
+    tensors = {f"model.{name}": tensor for name, tensor in state.model.state_dict().items()}
+    for name, parameter in state.model.named_parameters():
+        momentum = state.optimizer.state.get(parameter, {}).get("momentum_buffer")
+        if momentum is not None:
+            tensors[f"optimizer.{name}"] = momentum
+    tensors |= {f"strategy.{name}": tensor for name, tensor in state.strategy.state_dict().items()}
+    save_tensors(path, tensors, header | {"epoch": state.epoch})
+
+
+def load_state(path: Path, state: State) -> dict[str, Any]:
+    """Restore a state saved by `save_state`, in place; returns the header."""
+    tensors, header = load_tensors(path)
+    load_weights(state.model, _section(tensors, "model"), path)
+    momenta = _section(tensors, "optimizer")
+    for name, parameter in state.model.named_parameters():
+        if name in momenta:
+            state.optimizer.state[parameter]["momentum_buffer"] = momenta[name].to(parameter.device)
+    state.strategy.load_state_dict(_section(tensors, "strategy"))
+    state.epoch = int(header["epoch"])
+    return header
+
+
+def load_weights(model: torch.nn.Module, weights: dict[str, Tensor], path: Path) -> None:
+    """Put weights into a model of the same architecture, or say what does not fit."""
+    own = model.state_dict()
+    problems = [f"no '{name}'" for name in own if name not in weights]
+    problems += [f"unexpected '{name}'" for name in weights if name not in own]
+    problems += [
+        f"'{name}' is {tuple(weights[name].shape)}, the model's is {tuple(own[name].shape)}"
+        for name in own
+        if name in weights and own[name].shape != weights[name].shape
+    ]
+    if problems:
+        more = f" (and {len(problems) - 1} more)" if len(problems) > 1 else ""
+        raise UserError(f"{path} is a checkpoint of another architecture: {problems[0]}{more}.")
+    model.load_state_dict(weights)
+
+
+def _section(tensors: dict[str, Tensor], name: str) -> dict[str, Tensor]:
+    return {key.removeprefix(f"{name}."): tensor for key, tensor in tensors.items() if key.startswith(f"{name}.")}
+
+
+def _digest(tensors: dict[str, Tensor]) -> str:
+    """SHA-256 over names, types, shapes and bytes, in the order of the names."""
+    digest = hashlib.sha256()
+    for name in sorted(tensors):
+        tensor = tensors[name].contiguous()
+        digest.update(f"{name} {tensor.dtype} {tuple(tensor.shape)}".encode())
+        digest.update(tensor.reshape(-1).view(torch.uint8).numpy().tobytes())
+    return digest.hexdigest()
