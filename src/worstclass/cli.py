@@ -1,17 +1,13 @@
 """The command: train, evaluate, report, demo, recipes."""
 
+import re
 import sys
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Any, NoReturn, get_args
 
 import torch
 import typer
-from rich.console import Console, RenderableType
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, ProgressColumn, Task, TextColumn, TimeRemainingColumn
-from rich.table import Table
-from rich.text import Text
 
 import worstclass
 from worstclass.attacks.pgd import Norm
@@ -24,17 +20,23 @@ from worstclass.config import (
     recipe_comment,
     recipe_names,
 )
-from worstclass.data import open_source
+from worstclass.console import (
+    evaluate_with_progress,
+    print_card,
+    print_table,
+    rule,
+    say,
+    tensorboard_writer,
+    train_with_progress,
+)
 from worstclass.errors import AttackError, TrainingError, UserError, unknown
 from worstclass.models import runs_user_code
-from worstclass.report import Result, headline, load_results, rich_table, write_report
-from worstclass.report.results import attack_title
-from worstclass.report.tables import number, percent
-from worstclass.runs import Run, open_run, train_run
-from worstclass.subjects import CARD, OUTCOMES, Subject, evaluate_subject, model_subject, run_subject
+from worstclass.report import headline, load_results, write_report
+from worstclass.runs import open_run
+from worstclass.subjects import CARD, OUTCOMES, model_subject, run_subject
+from worstclass.train.engine import Engine, Precision
 
-app = typer.Typer(add_completion=False, no_args_is_help=True, rich_markup_mode=None, pretty_exceptions_enable=False)
-console = Console()
+app = typer.Typer(add_completion=False, rich_markup_mode=None, pretty_exceptions_enable=False)
 
 DataDir = Annotated[Path, typer.Option(help="where CIFAR's binary files are, or are downloaded to")]
 Device = Annotated[str, typer.Option(help="auto, cpu or cuda")]
@@ -42,26 +44,24 @@ AllowCode = Annotated[bool, typer.Option("--allow-code", help="let a recipe or r
 DEFAULT_ATTACKS = "natural,pgd-20,pgd-100,cw"
 
 
-def say(text: RenderableType) -> None:
-    """Print as it is: no colour guessing, no wrapping of long lines."""
-    console.print(text, highlight=False, soft_wrap=True)
-
-
 def recipe_help() -> str:
-    """Every key of a recipe with its default."""
-    lines = ["Recipe keys and their defaults:", ""]
+    """Every key of a recipe with its default, one a line."""
+    lines = ["Recipe keys and their defaults:", "", "\b"]
     for key, field in Config.model_fields.items():
         default = "" if field.default is None else f" = {str(field.default).replace(repr(8 / 255), '8/255')}"
         lines.append(f"  {key}{default}: {field.description}")
-    return "\b\n" + "\n".join(lines)
+    return "\n".join(lines)
 
 
 @app.callback(invoke_without_command=True)
-def root(version: Annotated[bool, typer.Option("--version", help="print the version")] = False) -> None:
+def root(
+    context: typer.Context, version: Annotated[bool, typer.Option("--version", help="print the version")] = False
+) -> None:
     """Train, attack and measure classifiers whose weakest class must hold."""
     if version:
         say(worstclass.__version__)
-        raise typer.Exit
+    elif context.invoked_subcommand is None:
+        say(context.get_help())
 
 
 @app.command(epilog=recipe_help())
@@ -72,6 +72,8 @@ def train(
     resume: Annotated[Path | None, typer.Option(help="continue the run in this folder")] = None,
     data_dir: DataDir = Path("data"),
     device: Device = "auto",
+    engine: Annotated[str, typer.Option(help="auto, eager, or fast (one CUDA graph a step; needs a GPU)")] = "auto",
+    precision: Annotated[str, typer.Option(help="auto, fp32, tf32 or bf16")] = "auto",
     allow_code: AllowCode = False,
     tensorboard: Annotated[bool, typer.Option("--tensorboard", help="also log to RUN/tensorboard")] = False,
 ) -> None:
@@ -88,83 +90,18 @@ def train(
         config = make_config(read_recipe(recipe) | chosen, "" if chosen else recipe)
         folder = out or Path("runs") / f"{Path(recipe).name.removesuffix('.toml')}-seed{config.seed}"
     allow_code = allow_code or "model" in chosen  # typed by the user, not read from a file
-    with _tensorboard(folder, tensorboard) as watch:
-        train_with_progress(
-            config,
-            folder,
-            resume=resume is not None,
-            data_dir=data_dir,
-            device=device,
-            allow_code=allow_code,
-            watch=watch,
-        )
-    say(f"Run: {folder}. Evaluate it with: worstclass evaluate {folder}")
-
-
-def train_with_progress(
-    config: Config,
-    folder: Path,
-    *,
-    resume: bool = False,
-    data_dir: Path = Path("data"),
-    device: str = "auto",
-    allow_code: bool = False,
-    watch: Callable[[dict[str, Any]], None] | None = None,
-) -> Run:
-    """Train with a bar for each epoch and a line after it; Ctrl-C says how to go on."""
-    with _progress() as progress:
-        bar = progress.add_task(f"{config.method} epoch", total=None)
-        download: list[Any] = []
-
-        def notify(what: str, done: int, total: int) -> None:
-            if not download:
-                download.append(progress.add_task(what, total=total))
-            progress.update(download[0], completed=done)
-
-        def on_step(epoch: int, step: int, steps: int) -> None:
-            text = f"{config.method} epoch {epoch}/{config.epochs}"
-            progress.update(bar, description=text, completed=step, total=steps)
-
-        def on_epoch(line: dict[str, Any]) -> None:
-            say(epoch_line(line, config, names))
-            if line["epoch"] < config.epochs:
-                progress.reset(bar)
-            if watch:
-                watch(line)
-
-        names = open_source(config.data, data_dir=data_dir, notify=notify).class_names
-        try:
-            return train_run(
-                config,
-                folder,
-                resume=resume,
-                data_dir=data_dir,
-                device=pick_device(device),
-                allow_code=allow_code,
-                on_step=on_step,
-                on_epoch=on_epoch,
-            )
-        except KeyboardInterrupt:
-            progress.stop()
-            say(f"\nStopped. Continue with: worstclass train --resume {folder}")
-            raise typer.Exit(130) from None
-
-
-def epoch_line(line: dict[str, Any], config: Config, names: tuple[str, ...]) -> str:
-    """One epoch in one line: average and worst validation accuracy, and the class that now weighs most."""
-    valid, weights = line["valid"], line["next_class_weights"]
-    worst = min(range(len(names)), key=lambda k: line["class_robust_accuracy"][k])
-    heaviest = max(range(len(names)), key=lambda k: weights[k])
-    moving = max(weights) - min(weights) > 1e-6
-    left = line["seconds"] * (config.epochs - line["epoch"])
-    return (
-        f"{line['epoch']:3d}/{config.epochs}  loss {line['train']['loss']:.3f}  "
-        f"natural {100 * valid['natural_accuracy']:.1f}  PGD-20 {100 * valid['robust_accuracy']:.1f}, "
-        f"worst {100 * valid['worst_robust_accuracy']:.1f} {names[worst]}"
-        + (f"  heaviest {names[heaviest]} {weights[heaviest]:.2f}" if moving else "")
-        + ("  kept" if line["selected"] and config.select != "last" else "")
-        + (f"  {line['seconds']:.1f}s, {int(left // 60)}:{int(left % 60):02d} left")
+    chosen_device = pick_device(device)
+    train_with_progress(
+        config,
+        folder,
+        resume=resume is not None,
+        data_dir=data_dir,
+        device=chosen_device,
+        engine=pick_engine(engine, precision, chosen_device),
+        allow_code=allow_code,
+        watch=tensorboard_writer(folder) if tensorboard else None,
     )
+    say(f"Run: {folder}. Evaluate it with: worstclass evaluate {folder}")
 
 
 @app.command()
@@ -216,19 +153,6 @@ def evaluate(
     say(f"Card and outcomes: {folder / CARD}, {folder / OUTCOMES}")
 
 
-def evaluate_with_progress(subject: Subject, names: list[str], folder: Path, **options: Any) -> dict[str, Any]:
-    """Evaluate with a bar for each attack."""
-    with _progress() as progress:
-        bars: dict[str, Any] = {}
-
-        def on_batch(name: str, done: int, total: int) -> None:
-            if name not in bars:
-                bars[name] = progress.add_task(f"attack {name}", total=total)
-            progress.update(bars[name], completed=done)
-
-        return evaluate_subject(subject, names, folder, on_batch=on_batch, **options)
-
-
 @app.command()
 def report(
     runs: Annotated[list[Path], typer.Argument(help="folders of evaluated runs")],
@@ -257,10 +181,10 @@ def demo(out: Annotated[Path, typer.Option(help="folder of the demo")] = Path("d
         folder = out / recipe
         resume = (folder / "recipe.toml").is_file()
         config = open_run(folder).config if resume else make_config(read_recipe(recipe))
-        console.rule(f"{recipe}: " + ("continuing" if resume else "training"), align="left")
-        train_with_progress(config, folder, resume=resume, device=device)
+        rule(f"{recipe}: " + ("continuing" if resume else "training"))
+        train_with_progress(config, folder, resume=resume, device=pick_device(device))
         folders.append(folder)
-    console.rule("attacking both on the test images", align="left")
+    rule("attacking both on the test images")
     for folder in folders:
         if not (folder / CARD).is_file():
             say(f"{folder.name}")
@@ -275,31 +199,26 @@ def demo(out: Annotated[Path, typer.Option(help="folder of the demo")] = Path("d
     say(f"Delete {out} to run the demo afresh.")
 
 
-def print_card(card: dict[str, Any]) -> None:
-    """The card's main measures as a table."""
-    table = Table("Attack", "Average %", "Worst class %", "", "CV", caption="[95% interval]", caption_justify="left")
-    for name, column in card["columns"].items():
-        worst, variance = column["worst"], column["class_variance"]
-        table.add_row(
-            attack_title(name), percent(column["average"]), percent(worst), worst["class"], number(variance, 4)
-        )
-    say(table)
-
-
-def print_table(results: list[Result]) -> None:
-    """The comparison; on a narrow terminal it is wide rather than cut."""
-    config = results[0].run.config
-    title = f"{config.data}, {config.model}, L-inf radius {config.eps:.4g}, {len(results[0].outcomes.labels)} images"
-    Console(width=max(console.width, 130)).print(rich_table(results, title))
-
-
 def pick_device(name: str) -> torch.device:
     """`auto` is the GPU where there is one."""
-    if choose("device", name.split(":")[0], ("auto", "cpu", "cuda")) == "auto":
+    if not re.fullmatch(r"auto|cpu|cuda(:\d+)?", name):
+        raise unknown("device", name, ("auto", "cpu", "cuda", "cuda:0"))
+    if name == "auto":
         return torch.device("cuda" if torch.cuda.is_available() else "cpu")
-    if name.startswith("cuda") and not torch.cuda.is_available():
-        raise UserError("device 'cuda' was asked for, but torch sees no GPU here.")
+    if name.startswith("cuda") and int(name.partition(":")[2] or 0) >= torch.cuda.device_count():
+        raise UserError(f"device '{name}' was asked for, but torch sees {torch.cuda.device_count()} GPUs here.")
     return torch.device(name)
+
+
+def pick_engine(engine: str, precision: str, device: torch.device) -> Engine:
+    """`auto` is fast bfloat16 on a GPU that can, and eager float32 elsewhere."""
+    able = device.type == "cuda" and torch.cuda.is_bf16_supported()
+    name = choose("engine", engine, ("auto", "eager", "fast"))
+    fast = able if name == "auto" else name == "fast"
+    if fast and device.type != "cuda":
+        raise UserError("engine 'fast' needs a GPU; torch sees none here.")
+    kind = choose("precision", precision, ("auto", *get_args(Precision)))
+    return Engine(fast=fast, precision=("bf16" if able and fast else "fp32") if kind == "auto" else kind)
 
 
 def choose(what: str, given: str, allowed: Sequence[str]) -> Any:
@@ -319,51 +238,22 @@ def _radius(text: str) -> float:
     return value
 
 
-class _Rate(ProgressColumn):
-    """Steps (or images) a second."""
-
-    def render(self, task: Task) -> Text:
-        return Text("" if task.speed is None else f"{task.speed:.1f}/s")
-
-
-def _progress() -> Progress:
-    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), _Rate(), TimeRemainingColumn())
-    return Progress(*columns, console=console, transient=True)
-
-
-@contextmanager
-def _tensorboard(folder: Path, wanted: bool) -> Iterator[Callable[[dict[str, Any]], None] | None]:
-    """A watcher that writes each epoch's scalars, if asked for."""
-    if not wanted:
-        yield None
-        return
-    try:
-        from torch.utils.tensorboard import SummaryWriter
-    except ImportError:
-        raise UserError("--tensorboard needs the extra: pip install 'worstclass[tensorboard]'.") from None
-    writer = SummaryWriter(str(folder / "tensorboard"))
-
-    def watch(line: dict[str, Any]) -> None:
-        for group in ("train", "valid"):
-            for name, value in line[group].items():
-                writer.add_scalar(f"{group}/{name}", value, line["epoch"])
-        for k, weight in enumerate(line["class_weights"]):
-            writer.add_scalar(f"class_weight/{k}", weight, line["epoch"])
-
-    try:
-        yield watch
-    finally:
-        writer.close()
-
-
 def main() -> None:
     """Run the command; what the user can put right is one line on standard error and exit code 2."""
     try:
-        app()
+        sys.exit(app(standalone_mode=False))
     except UserError as error:
         _fail(str(error), 2)
+    except OSError as error:
+        _fail(f"{error.filename}: {error.strerror}." if error.filename else str(error), 2)
     except (TrainingError, AttackError) as error:
         _fail(str(error), 1)
+    except (KeyboardInterrupt, typer.Abort):
+        _fail("stopped.", 130)
+    except Exception as error:  # the parser's usage errors have no public base class; anything else is a bug
+        if not hasattr(error, "format_message"):
+            raise
+        _fail(error.format_message(), 2)
 
 
 def _fail(message: str, code: int) -> NoReturn:

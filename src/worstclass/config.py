@@ -1,8 +1,9 @@
 """One validated, frozen configuration: a flat recipe (TOML), overridden by `key=value` settings."""
 
+import json
+import os
 import tomllib
 from collections.abc import Iterable, Mapping
-from fractions import Fraction
 from importlib import resources
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -26,9 +27,12 @@ ObjectiveName = Literal["natural", "pgd-at", "trades"]
 
 def parse_number(value: object) -> object:
     """`"8/255"` as a number; anything else is left to the validator."""
+    if isinstance(value, bool):
+        raise ValueError(f"{str(value).lower()} is not a number")
     if isinstance(value, str):
+        numerator, slash, denominator = value.partition("/")
         try:
-            return float(Fraction(value.replace(" ", "")))
+            return float(numerator) / float(denominator) if slash else float(numerator)
         except (ValueError, ZeroDivisionError):
             raise ValueError(f"'{value}' is not a number such as 0.1, 1e-3 or 8/255") from None
     return value
@@ -62,7 +66,9 @@ class Config(BaseModel):
     crop_padding: int = Field(4, ge=0, description="zero padding before the random crop, in pixels; 0: no crop")
     flip: bool = Field(True, description="random horizontal flips")
     valid_fraction: Share = Field(0.06, description="share of each class, its last images, held out for validation")
-    eps: Positive = Field(8 / 255, description="L-inf radius epsilon of attack and evaluation, images in [0, 1]")
+    eps: Annotated[Positive, Field(le=1)] = Field(
+        8 / 255, description="L-inf radius epsilon of attack and evaluation, images in [0, 1]"
+    )
     attack_steps: int = Field(10, ge=1, description="steps of the training attack")
     attack_step_size: Positive = Field(0.007, description="step size of the training attack")
     beta: NotNegative = Field(6.0, description="weight beta of the KL term of TRADES")
@@ -156,16 +162,17 @@ def recipe_names() -> list[str]:
 
 def read_recipe(recipe: str) -> dict[str, Any]:
     """The keys of a recipe: a path to a TOML file, or the name of a shipped one."""
-    path = Path(recipe)
-    if path.is_file():
-        text = path.read_text()
+    if os.path.isfile(recipe):  # False, not an error, for a name longer than a file's may be
+        try:
+            text = Path(recipe).read_text()
+        except (OSError, UnicodeDecodeError) as error:
+            raise UserError(f"cannot read {recipe}: {error}.") from error
     elif recipe in recipe_names():
         text = (resources.files("worstclass") / "recipes" / f"{recipe}.toml").read_text()
     elif recipe.endswith(".toml") or "/" in recipe:
         raise UserError(f"no recipe at {recipe}.")
     else:
-        error = unknown("recipe", recipe, recipe_names())
-        hint = str(error).split(" Allowed:")[0]
+        hint = str(unknown("recipe", recipe, recipe_names())).split(" Allowed:")[0]
         raise UserError(f"{hint} `worstclass recipes` lists the shipped ones; a path to a TOML file works too.")
     try:
         return tomllib.loads(text)
@@ -214,7 +221,7 @@ def to_toml(config: Config) -> str:
         if isinstance(value, bool):
             text = str(value).lower()
         elif isinstance(value, str):
-            text = '"' + value.replace("\\", "\\\\").replace('"', '\\"') + '"'
+            text = json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")  # TOML's escapes are JSON's
         elif isinstance(value, tuple):
             text = "[" + ", ".join(map(repr, value)) + "]"
         else:
@@ -230,6 +237,6 @@ def _explain(key: str, error: Any) -> str:
         allowed = [word.strip(" '") for word in context["expected"].replace(" or ", ", ").split(",")]
         return str(unknown(key, str(error["input"]), allowed))
     if isinstance(cause, Exception):
-        text = str(cause)
-        return text if not key or key in text else f"{key}: {text}{'' if text.endswith('.') else '.'}"
+        text = str(cause).removesuffix(".") + "."
+        return text if not key or text.startswith(("unknown ", f"{key} '")) else f"{key}: {text}"
     return f"{key} = {error['input']!r}: {error['msg'][0].lower()}{error['msg'][1:]}."

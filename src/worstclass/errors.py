@@ -21,4 +21,4 @@ def unknown(kind: str, given: str, allowed: Iterable[str]) -> UserError:
     names = list(allowed)
     near = get_close_matches(given, names, n=1, cutoff=0.5)
     hint = f" Did you mean '{near[0]}'?" if near else ""
-    return UserError(f"unknown {kind} '{given}'.{hint} Allowed: {', '.join(names)}.")
+    return UserError(f"unknown {kind} {given!r}.{hint} Allowed: {', '.join(names)}.")

@@ -12,7 +12,7 @@ from torch import Tensor
 from worstclass import metrics
 from worstclass.attacks import PGD
 from worstclass.data import Images, to_float
-from worstclass.data.arrays import open_npz
+from worstclass.data.arrays import open_npz, read_array
 from worstclass.errors import AttackError, UserError
 from worstclass.files import write_npz
 from worstclass.rng import PerSample
@@ -40,7 +40,7 @@ class Outcomes:
     @classmethod
     def load(cls, path: Path) -> "Outcomes":
         with open_npz(path) as archive:
-            arrays = {name: archive[name].astype(np.int64) for name in archive.files}
+            arrays = {name: read_array(archive, path, name).astype(np.int64) for name in archive.files}
         if "labels" not in arrays:
             raise UserError(f"{path} holds no outcomes: it has no labels.")
         prefix = "predictions/"

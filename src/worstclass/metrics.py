@@ -75,7 +75,7 @@ def class_variance(accuracy: ArrayLike) -> float:
 
 
 def rho(*, avg: float, worst: float, base_avg: float, base_worst: float) -> float:
-    """Eq. (8): the relative gain of the worst class, less the relative loss of the average.
+    """Eq. (7): the relative gain of the worst class, less the relative loss of the average.
 
     `base_*` are those of the vanilla run under the same attack. Without a worst class to speak of
     (`base_worst` = 0) the gain is infinite, or 0 where there is none; a base average of 0 makes it NaN.
@@ -114,10 +114,15 @@ def worst_interval(correct: ArrayLike, counts: ArrayLike, level: float = 0.95) -
 
 
 def bootstrap_accuracies(correct: ArrayLike, counts: ArrayLike, *, draws: int = DRAWS, seed: int = 0) -> Floats:
-    """Class accuracies (draws, K) when images are drawn again with replacement, within each class."""
+    """Class accuracies (draws, K) when images are drawn again with replacement, within each class.
+
+    NaN for a class without samples.
+    """
     k, n = np.asarray(correct), np.asarray(counts)
     rng = np.random.default_rng(seed)
-    return np.asarray(rng.binomial(n, np.divide(k, n, out=np.zeros(len(n)), where=n > 0), size=(draws, len(n))) / n)
+    drawn = rng.binomial(n, np.divide(k, n, out=np.zeros(len(n)), where=n > 0), size=(draws, len(n)))
+    accuracies: Floats = np.divide(drawn, n, out=np.full(drawn.shape, np.nan), where=n > 0)
+    return accuracies
 
 
 def variance_interval(correct: ArrayLike, counts: ArrayLike, *, level: float = 0.95, seed: int = 0) -> Interval:

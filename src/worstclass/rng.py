@@ -29,20 +29,23 @@ class PerSample:
 Randomness = torch.Generator | PerSample | None
 
 
-def uniform(like: Tensor, source: Randomness) -> Tensor:
+def uniform(like: Tensor, source: torch.Generator | PerSample) -> Tensor:
     """Uniform numbers in [0, 1), shaped like `like`."""
     return _draw(torch.rand, like, source)
 
 
-def normal(like: Tensor, source: Randomness) -> Tensor:
+def normal(like: Tensor, source: torch.Generator | PerSample) -> Tensor:
     """Standard normal numbers, shaped like `like`."""
     return _draw(torch.randn, like, source)
 
 
-def _draw(sample: Callable[..., Tensor], like: Tensor, source: Randomness) -> Tensor:
+def or_default(source: Randomness, device: torch.device) -> torch.Generator | PerSample:
+    """`source`, or a generator of a fixed seed: never the global state, so the same call gives the same answer."""
+    return generator(0, "default", device=device) if source is None else source
+
+
+def _draw(sample: Callable[..., Tensor], like: Tensor, source: torch.Generator | PerSample) -> Tensor:
     if isinstance(source, PerSample):
         rows = [sample(like.shape[1:], dtype=like.dtype, generator=g) for g in source.generators]
         return torch.stack(rows).to(like.device)
-    if source is None:  # a fixed seed, not the global state: the same call gives the same answer
-        source = generator(0, "default", device=like.device)
     return sample(like.shape, dtype=like.dtype, device=like.device, generator=source)

@@ -21,8 +21,10 @@ from worstclass.stats import ClassStats
 from worstclass.strategies.hedge import class_costs
 from worstclass.train import EpochRecord, State, fit, new_state
 from worstclass.train.checkpoint import load_state, load_tensors, load_weights, save_state, save_tensors
+from worstclass.train.engine import Engine
 
 RECIPE, ABOUT, LOG = "recipe.toml", "run.json", "log.jsonl"
+ABOUT_KEYS = {"num_classes", "class_names", "in_channels", "image_size", "valid_images", "data_digest"}
 LAST, SELECTED = "last.safetensors", "selected.safetensors"
 
 
@@ -61,7 +63,10 @@ def open_run(folder: Path) -> Run:
     if not (folder / RECIPE).is_file():
         raise UserError(f"{folder} is not a run folder: it has no {RECIPE}.")
     config = make_config(read_recipe(str(folder / RECIPE)), str(folder / RECIPE))
-    return Run(folder, config, read_json(folder / ABOUT))
+    about = read_json(folder / ABOUT)
+    if not isinstance(about, dict) or not about.keys() >= ABOUT_KEYS:
+        raise UserError(f"{folder / ABOUT} is damaged: it does not say what the run was trained on.")
+    return Run(folder, config, about)
 
 
 def refuse_code(config: Config, allow_code: bool) -> None:
@@ -89,6 +94,7 @@ def train_run(
     resume: bool = False,
     data_dir: Path = Path("data"),
     device: torch.device | str = "cpu",
+    engine: Engine | None = None,
     allow_code: bool = False,
     notify: Notify | None = None,
     on_step: Callable[[int, int, int], None] | None = None,
@@ -123,11 +129,10 @@ def train_run(
     best = _restore(out, state, about) if resume else None
     if not resume:
         out.mkdir(parents=True, exist_ok=True)
-        write_atomic(out / RECIPE, to_toml(config).encode())
-    if not (out / ABOUT).is_file():
         write_json(out / ABOUT, about)
+        write_atomic(out / RECIPE, to_toml(config).encode())  # last: a folder with a recipe is a run
     step_hook = None if on_step is None else lambda step, steps: on_step(state.epoch + 1, step, steps)
-    for record in fit(state, train, valid, objective, plan, on_step=step_hook):
+    for record in fit(state, train, valid, objective, plan, engine=engine, on_step=step_hook):
         score = selection_score(config.select, record.valid, record.epoch)
         improved = best is None or score > best["score"]
         if improved:
@@ -189,13 +194,18 @@ def describe(record: EpochRecord) -> dict[str, Any]:
 def _refuse_folder(out: Path) -> None:
     if (out / RECIPE).exists():
         raise UserError(f"{out} holds a run already: continue it with `--resume {out}`, or choose another --out.")
-    if out.exists() and (not out.is_dir() or any(out.iterdir())):
+    if out.exists() and (not out.is_dir() or any(not _left_by_a_kill(entry.name) for entry in out.iterdir())):
         raise UserError(f"{out} is in use for something else; choose another --out.")
+
+
+def _left_by_a_kill(name: str) -> bool:
+    """Whether a run that was killed before it had a recipe may have left this file."""
+    return name == ABOUT or name.endswith(".partial")
 
 
 def _restore(out: Path, state: State, about: dict[str, Any]) -> dict[str, Any] | None:
     """Load the last checkpoint, if an epoch has ended, and cut the log to it; returns the best epoch so far."""
-    if (out / ABOUT).is_file() and read_json(out / ABOUT)["data_digest"] != about["data_digest"]:
+    if read_json(out / ABOUT)["data_digest"] != about["data_digest"]:
         raise UserError(f"{out} was trained on other data than this; nothing was changed.")
     best: dict[str, Any] | None = None
     if (out / LAST).is_file():

@@ -14,10 +14,11 @@ from worstclass.card import make_card
 from worstclass.data import Images, open_source, split_validation
 from worstclass.errors import UserError
 from worstclass.evaluate import NATURAL, Outcomes, evaluate
-from worstclass.files import write_json
+from worstclass.files import read_json, write_json
 from worstclass.models import make_model
-from worstclass.runs import Run
-from worstclass.train.checkpoint import load_tensors, load_weights
+from worstclass.runs import RECIPE, Run, open_run
+from worstclass.train.checkpoint import digest, load_tensors, load_weights
+from worstclass.train.engine import Engine
 
 CARD, OUTCOMES = "card.json", "outcomes.npz"
 
@@ -51,6 +52,10 @@ def run_subject(
         images = source.read("test")
     else:
         _, images = split_validation(source.read("train"), source.num_classes, run.config.valid_fraction)
+    shape = [run.about["in_channels"], *run.about["image_size"]]
+    if list(images.x.shape[1:]) != shape:
+        found = list(images.x.shape[1:])
+        raise UserError(f"{run.folder} was trained on images of {shape}; {run.config.data} has {found} here.")
     about = {
         "run": run.folder.name,
         "recipe": run.config.model_dump(mode="json"),
@@ -58,6 +63,7 @@ def run_subject(
         "epoch": epoch,
         "data": run.config.data,
         "part": part,
+        "weights": digest(dict(model.state_dict())),
     }
     return Subject(model, images, run.class_names, run.config.eps, "linf", about)
 
@@ -69,9 +75,9 @@ def model_subject(
     source = open_source(data, data_dir=data_dir)
     images = source.read("test")
     model = make_model(factory, num_classes=source.num_classes, in_channels=images.x.shape[1])
-    tensors, _ = load_tensors(weights)
+    tensors, _ = load_tensors(weights, ours=False)
     load_weights(model, tensors, weights)
-    about = {"model": factory, "weights": str(weights), "data": data, "part": "test"}
+    about = {"model": factory, "data": data, "part": "test", "weights": digest(tensors)}
     return Subject(model.eval(), images, source.class_names, eps, norm, about)
 
 
@@ -88,17 +94,41 @@ def evaluate_subject(
 ) -> dict[str, Any]:
     """Attack, measure, and write outcomes and card into the folder `out`; returns the card.
 
-    `natural` is always measured. `base` is the folder of an evaluated vanilla run, for rho.
+    `natural` is always measured. `base` is the folder of an evaluated vanilla run, for rho. An earlier evaluation of
+    the same weights on the same images is added to; a folder that holds anything else is refused.
     """
+    about = dict(subject.about) | {"eps": subject.eps, "norm": subject.norm, "seed": seed}
+    earlier = _earlier(out, about)
     attacks = {n: make_attack(n, eps=subject.eps, norm=subject.norm) for n in attack_names if n != NATURAL}
     base_outcomes = load_outcomes(base) if base else None
+    Engine(precision="fp32").set_up(torch.device(device))  # strict: no TF32 in a number that is reported
     model = subject.model.to(device)
     outcomes = evaluate(model, subject.images, attacks, seed=seed, batch_size=batch_size, on_batch=on_batch)
-    about = dict(subject.about) | {"eps": subject.eps, "norm": subject.norm, "seed": seed}
+    if earlier is not None:
+        outcomes = Outcomes(outcomes.labels, earlier.predictions | outcomes.predictions)
     card = make_card(outcomes, subject.class_names, attacks, about=about, base=base_outcomes)
     out.mkdir(parents=True, exist_ok=True)
     outcomes.save(out / OUTCOMES)
     write_json(out / CARD, card)
+    return card
+
+
+def _earlier(out: Path, about: Mapping[str, Any]) -> Outcomes | None:
+    """The outcomes in a folder, if they are of the same subject; an error if they are of another."""
+    if (out / RECIPE).is_file() and open_run(out).folder.name != about.get("run"):
+        raise UserError(f"{out} holds another run; choose another --out.")
+    if not (out / CARD).is_file():
+        return None
+    if load_card(out)["about"] != about:
+        raise UserError(f"{out} holds the evaluation of something else (see its {CARD}); choose another --out.")
+    return load_outcomes(out)
+
+
+def load_card(folder: Path) -> dict[str, Any]:
+    """The card of an evaluated run."""
+    card = read_json(folder / CARD)
+    if not (isinstance(card, dict) and {"about", "versions", "columns", "class_names"} <= card.keys()):
+        raise UserError(f"{folder / CARD} is damaged: it is not a card.")
     return card
 
 

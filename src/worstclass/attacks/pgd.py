@@ -66,13 +66,14 @@ class PGD:
             return self.search(model, x, y, margin=margin, generator=generator).any
         if self.restarts == 1:
             loss = self._loss(model, x, y)
-            return self._ascend(model, x, loss, self._scale(x, margin), generator)
+            return self._ascend(model, x, loss, self._scale(x, margin), rng.or_default(generator, x.device))
         return self.search(model, x, y, margin=margin, generator=generator).last
 
     def search(
         self, model: Classifier, x: Tensor, y: Tensor, *, margin: Tensor | None = None, generator: Randomness = None
     ) -> Found:
         """Run all restarts and return both conventions; one forward a restart more than a plain call."""
+        source = rng.or_default(generator, x.device)
         scale = self._scale(x, margin)
         loss = self._loss(model, x, y)
         last = fooling = x
@@ -87,7 +88,7 @@ class PGD:
             found = found | new
 
         for _ in range(self.restarts):
-            x_adv = self._ascend(model, x, loss, scale, generator, watch)
+            x_adv = self._ascend(model, x, loss, scale, source, watch)
             with torch.no_grad():
                 logits = model(x_adv)
                 value = loss(logits)
@@ -115,11 +116,11 @@ class PGD:
         x: Tensor,
         loss: Callable[[Tensor], Tensor],
         scale: Tensor | float,
-        generator: Randomness,
+        source: torch.Generator | rng.PerSample,
         watch: Callable[[Tensor, Tensor], None] | None = None,
     ) -> Tensor:
         """One restart; `watch` sees every iterate but the last with its logits."""
-        x_adv = self._begin(x, scale, generator)
+        x_adv = self._begin(x, scale, source)
         for _ in range(self.steps):
             x_adv = x_adv.detach().requires_grad_()
             with torch.enable_grad():
@@ -131,16 +132,16 @@ class PGD:
             x_adv = self._project(x, x_adv + self.step_size * scale * self._direction(grad), scale)
         return x_adv.detach()
 
-    def _begin(self, x: Tensor, scale: Tensor | float, generator: Randomness) -> Tensor:
+    def _begin(self, x: Tensor, scale: Tensor | float, source: torch.Generator | rng.PerSample) -> Tensor:
         if self.start == "none":
             return x.clone()
         if self.start == "gaussian":
-            return x + self.start_scale * rng.normal(x, generator)
+            return self._project(x, x + self.start_scale * rng.normal(x, source), scale)
         if self.norm == "linf":
-            return self._project(x, x + self.eps * scale * (2 * rng.uniform(x, generator) - 1), scale)
+            return self._project(x, x + self.eps * scale * (2 * rng.uniform(x, source) - 1), scale)
         # uniform in an L2 ball: a uniform direction, and a radius r with density proportional to r^(d-1)
-        direction = rng.normal(x, generator)
-        radius = rng.uniform(x[:, :1, :1, :1], generator) ** (1 / x[0].numel())
+        direction = rng.normal(x, source)
+        radius = rng.uniform(x[:, :1, :1, :1], source) ** (1 / x[0].numel())
         return self._project(x, x + self.eps * scale * radius * direction / _l2(direction), scale)
 
     def _direction(self, grad: Tensor) -> Tensor:

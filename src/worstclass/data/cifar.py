@@ -1,8 +1,8 @@
 """CIFAR-10 and CIFAR-100 in their official binary layout: rows of label bytes and 3072 pixel bytes."""
 
+import contextlib
 import hashlib
 import tarfile
-import urllib.error
 import urllib.request
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -110,10 +110,11 @@ def read_cifar_names(layout: Layout, folder: Path) -> tuple[str, ...]:
 
 def download_cifar(layout: Layout, folder: Path, notify: Callable[[str, int, int], None] | None = None) -> None:
     """Fetch the archive from the data set's own site, check it, and unpack the files we know by name."""
-    folder.mkdir(parents=True, exist_ok=True)
+    made = [parent for parent in (folder, *folder.parents) if not parent.exists()]
     archive = folder / (Path(layout.url).name + ".part")
     digest = hashlib.sha256()
     try:
+        folder.mkdir(parents=True, exist_ok=True)
         with urllib.request.urlopen(layout.url, timeout=60) as response, archive.open("wb") as out:
             total = int(response.headers.get("Content-Length", 0))
             while chunk := response.read(1 << 20):
@@ -130,15 +131,17 @@ def download_cifar(layout: Layout, folder: Path, notify: Callable[[str, int, int
                 stream = tar.extractfile(member) if name in wanted and member.isfile() else None
                 if stream:
                     (folder / name).write_bytes(stream.read())
-    except (urllib.error.URLError, TimeoutError, ConnectionError) as error:
+    except OSError as error:  # no network, a time-out, a folder that cannot be written
         raise UserError(
             f"{layout.name} is not in {folder.parent} and cannot be downloaded ({error}); "
             f"put its binary files ({', '.join(layout.files)}) in a folder and pass --data-dir."
         ) from error
     finally:
-        archive.unlink(missing_ok=True)
-        if not any(folder.iterdir()):
-            folder.rmdir()
+        with contextlib.suppress(OSError):
+            archive.unlink()
+        with contextlib.suppress(OSError):  # up to the first folder that holds something
+            for parent in made:
+                parent.rmdir()
 
 
 def _read(path: Path) -> bytes:

@@ -55,8 +55,11 @@ def _read_image(file: Path) -> "np.ndarray[tuple[int, ...], np.dtype[np.uint8]]"
 
     try:
         with Image.open(file) as image:
-            grey = image.mode in ("L", "1")
+            mode = image.mode
+            grey = mode in ("L", "1")
             pixels = np.asarray(image.convert("L" if grey else "RGB"), dtype=np.uint8)
-    except (UnidentifiedImageError, OSError) as error:
+    except (UnidentifiedImageError, Image.DecompressionBombError, OSError, SyntaxError, ValueError) as error:
         raise UserError(f"{file} is not a readable image: {error}.") from error
+    if mode.startswith(("I", "F")):
+        raise UserError(f"{file} has more than 8 bits a channel; convert it to 0..255 first.")
     return pixels[None] if grey else np.ascontiguousarray(pixels.transpose(2, 0, 1))

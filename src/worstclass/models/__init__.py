@@ -36,7 +36,7 @@ def check_name(name: str) -> str:
     wide = re.fullmatch(r"wrn(\d+)-(\d+)", name)
     if wide and (int(wide[1]) < 10 or (int(wide[1]) - 4) % 6 or int(wide[2]) < 1):
         raise UserError(f"model '{name}': a WideResNet's depth is 6n + 4 (10, 16, ..., 34), its width at least 1.")
-    if not (wide or name in MODELS or re.fullmatch(r"[\w.]+:\w+", name)):
+    if not (wide or name in MODELS or re.fullmatch(r"\w+(\.\w+)*:\w+", name)):
         raise unknown("model", name, [*MODELS, "wrnD-W", "module.path:factory"])
     return name
 
@@ -68,7 +68,7 @@ def _user_factory(name: str) -> Callable[..., nn.Module]:
         raise UserError(f"model '{name}': cannot import '{error.name}' (looked in the current folder too).") from error
     factory = getattr(module, factory_name, None)
     if not callable(factory):
-        names = [name for name in vars(module) if not name.startswith("_")]
+        names = [key for key, value in vars(module).items() if callable(value) and not key.startswith("_")]
         raise unknown(f"factory in module {module_name}", factory_name, names)
     made: Callable[..., nn.Module] = factory
     return made

@@ -23,12 +23,17 @@ class Normalized(nn.Module):
         return logits
 
 
-def pooled_logits(features: Tensor, linear: nn.Linear) -> Tensor:
-    """Global average pooling and the last layer, in the layer's own precision even under autocast.
+def full_precision(linear: nn.Linear, features: Tensor) -> Tensor:
+    """The last layer, in its own precision even under autocast.
 
     With bfloat16 logits a few samples in a thousand start with an exactly zero KL gradient and are never
-    attacked; the head costs nothing in full precision.
+    attacked; the last layer costs nothing in full precision.
     """
     with torch.autocast(features.device.type, enabled=False):
-        logits: Tensor = linear(features.to(linear.weight.dtype).mean((2, 3)))
+        logits: Tensor = linear(features.to(linear.weight.dtype))
         return logits
+
+
+def pooled_logits(features: Tensor, linear: nn.Linear) -> Tensor:
+    """Global average pooling and the last layer, both in the layer's precision."""
+    return full_precision(linear, features.to(linear.weight.dtype).mean((2, 3)))

@@ -8,9 +8,8 @@ from typing import Any
 from worstclass.card import compare_with_base, measure
 from worstclass.errors import UserError
 from worstclass.evaluate import ANY, Outcomes
-from worstclass.files import read_json
 from worstclass.runs import Run, open_run
-from worstclass.subjects import CARD, load_outcomes
+from worstclass.subjects import load_card, load_outcomes
 
 NAMES = {"natural": "Natural", "trades": "TRADES", "wat": "WAT", "pgd-at": "PGD-AT", "csl": "CSL"}
 NAMES |= {"frl-rw": "FRL-RW", "frl-rwrm": "FRL-RWRM", "fixed": "Fixed weights"}
@@ -51,7 +50,7 @@ def load_results(folders: Sequence[Path], base: Path | None = None) -> list[Resu
             compared = (base is not None or index != base_index) and name in base_outcomes.predictions
             if compared:
                 columns[name]["against_base"] = compare_with_base(own, base_outcomes, name, len(run.class_names))
-        results.append(Result(titles[index], run, own, read_json(run.folder / CARD), columns))
+        results.append(Result(titles[index], run, own, load_card(run.folder), columns))
     return results
 
 

@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from rich.table import Table
+from rich.text import Text
 
 from worstclass.report.results import Result, attack_title
 
@@ -58,6 +59,6 @@ def rich_table(results: Sequence[Result], title: str) -> Table:
     for row in rows(results):
         if previous and row[0] != previous:
             table.add_section()
-        table.add_row(row[0] if row[0] != previous else "", *row[1:])
+        table.add_row(row[0] if row[0] != previous else "", *(Text(cell) for cell in row[1:]))  # names are not markup
         previous = row[0]
     return table

@@ -20,12 +20,15 @@ HEADER = "worstclass"  # one key only: the header then has one order, and equal 
 def save_tensors(path: Path, tensors: dict[str, Tensor], header: dict[str, Any]) -> None:
     """Save named tensors and a JSON header; equal input gives equal bytes."""
     tensors = {name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}
-    header = header | {"digest": _digest(tensors)}
+    header = header | {"digest": digest(tensors, header)}
     write_atomic(path, save(tensors, metadata={HEADER: json.dumps(header, sort_keys=True)}))
 
 
-def load_tensors(path: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
-    """The tensors and the header of a file; a file that is damaged is an error that says so."""
+def load_tensors(path: Path, *, ours: bool = True) -> tuple[dict[str, Tensor], dict[str, Any]]:
+    """The tensors and the header of a file; one that is damaged is an error that says so.
+
+    A file of `ours` must carry a header and match its digest; anybody else's has no header to check.
+    """
     try:
         with safe_open(path, framework="pt") as file:
             tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 (not a dict)
@@ -33,8 +36,10 @@ def load_tensors(path: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
         header: dict[str, Any] = json.loads(metadata.get(HEADER, "{}"))
     except (SafetensorError, OSError, ValueError) as error:
         raise UserError(f"{path} is not a readable safetensors file: {error}.") from error
-    if "digest" in header and header["digest"] != _digest(tensors):
-        raise UserError(f"{path} is damaged: its content does not match its digest.")
+    if ours:
+        written = header.pop("digest", None) if isinstance(header, dict) else None
+        if written != digest(tensors, header):
+            raise UserError(f"{path} is damaged: its content does not match its digest.")
     return tensors, header
 
 
@@ -57,7 +62,10 @@ def load_state(path: Path, state: State) -> dict[str, Any]:
     for name, parameter in state.model.named_parameters():
         if name in momenta:
             state.optimizer.state[parameter]["momentum_buffer"] = momenta[name].to(parameter.device)
-    state.strategy.load_state_dict(_section(tensors, "strategy"))
+    strategy = _section(tensors, "strategy")
+    if strategy.keys() != state.strategy.state_dict().keys() or not momenta:
+        raise UserError(f"{path} is not the checkpoint of this run's method: nothing was changed.")
+    state.strategy.load_state_dict(strategy)
     state.epoch = int(header["epoch"])
     return header
 
@@ -82,11 +90,11 @@ def _section(tensors: dict[str, Tensor], name: str) -> dict[str, Tensor]:
     return {key.removeprefix(f"{name}."): tensor for key, tensor in tensors.items() if key.startswith(f"{name}.")}
 
 
-def _digest(tensors: dict[str, Tensor]) -> str:
-    """SHA-256 over names, types, shapes and bytes, in the order of the names."""
-    digest = hashlib.sha256()
+def digest(tensors: dict[str, Tensor], header: Any = None) -> str:
+    """SHA-256 over the header, and over names, types, shapes and bytes in the order of the names."""
+    result = hashlib.sha256(json.dumps(header, sort_keys=True).encode())
     for name in sorted(tensors):
-        tensor = tensors[name].contiguous()
-        digest.update(f"{name} {tensor.dtype} {tuple(tensor.shape)}".encode())
-        digest.update(tensor.reshape(-1).view(torch.uint8).numpy().tobytes())
-    return digest.hexdigest()
+        tensor = tensors[name].cpu().contiguous()
+        result.update(f"{name} {tensor.dtype} {tuple(tensor.shape)}".encode())
+        result.update(tensor.reshape(-1).view(torch.uint8).numpy().tobytes())
+    return result.hexdigest()

@@ -12,6 +12,7 @@ from worstclass.attacks import PGD
 from worstclass.data import Augment, Images, epoch_order, to_float
 from worstclass.errors import TrainingError
 from worstclass.stats import ClassStats
+from worstclass.train.engine import Engine
 from worstclass.train.step import Health, TrainStep, tally
 from worstclass.types import Classifier, ClassStrategy, ClassWeights, Objective
 
@@ -37,6 +38,10 @@ class Plan:
     def lr_at(self, epoch: int) -> float:
         """The learning rate of a 1-based epoch."""
         return self.lr * self.lr_decay ** sum(epoch >= milestone for milestone in self.lr_milestones)
+
+    def batch_size_for(self, size: int) -> int:
+        """The batch size on a data set that may be smaller than a batch."""
+        return min(self.batch_size, size)
 
 
 @dataclass
@@ -84,6 +89,7 @@ def fit(
     objective: Objective,
     plan: Plan,
     *,
+    engine: Engine | None = None,
     on_step: Callable[[int, int], None] | None = None,
 ) -> Iterator[EpochRecord]:
     """Train from `state.epoch` to `plan.epochs`, in place; yield a record after each epoch.
@@ -93,33 +99,27 @@ def fit(
     epoch is left out; another order brings those images back in the next. `on_step(step, steps)` is called
     after each step.
     """
+    if state.epoch >= plan.epochs:
+        return
+    engine = engine or Engine()
     device = next(state.model.parameters()).device
     num_classes = len(state.strategy.weights.natural)
-    train, valid = train.to(device), valid.to(device)
-    batch_size = min(plan.batch_size, len(train))
-    step = TrainStep(
-        model=state.model,
-        optimizer=state.optimizer,
-        objective=objective,
-        weights=state.strategy.weights,
-        data=train,
-        augment=plan.augment,
-        stats=ClassStats(num_classes, device),
-        health=Health(device),
-        generator=torch.Generator(device),
-    )
+    valid = valid.to(device)
+    step, take = prepare_step(state, train.to(device), objective, plan, engine)
     while state.epoch < plan.epochs:
         epoch, started = state.epoch + 1, time.perf_counter()
         used = _snapshot(state.strategy.weights)
         before = {key: value.clone() for key, value in state.strategy.state_dict().items()}
         for group in state.optimizer.param_groups:
             group["lr"].fill_(plan.lr_at(epoch))
-        _run_epoch(step, epoch, batch_size, plan.seed, on_step)
+        _run_epoch(step, take, epoch, plan, on_step)
         train_stats = step.stats.copy()
-        valid_stats = validate(
-            state.model, valid, objective, plan.valid_attack, num_classes, seed=plan.seed, epoch=epoch
-        )
-        _check_finite(state.model, valid_stats, epoch)
+        state.model.eval()
+        with engine.autocast(device):
+            valid_stats = validate(
+                step.attacked, valid, objective, plan.valid_attack, num_classes, seed=plan.seed, epoch=epoch
+            )
+        _check_finite(valid_stats, epoch)
         state.strategy.update(train_stats if state.strategy.source == "train" else valid_stats)
         state.epoch = epoch
         yield EpochRecord(
@@ -134,15 +134,40 @@ def fit(
         )
 
 
+def prepare_step(
+    state: State, train: Images, objective: Objective, plan: Plan, engine: Engine
+) -> tuple[TrainStep, Callable[[Tensor], None]]:
+    """The step on data that is on the device already, and how the engine takes it."""
+    device = train.y.device
+    engine.set_up(device)
+    forward, attacked = engine.forwards(state.model)
+    step = TrainStep(
+        model=state.model,
+        forward=forward,
+        attacked=attacked,
+        autocast=engine.autocast,
+        memory_format=engine.memory_format,
+        optimizer=state.optimizer,
+        objective=objective,
+        weights=state.strategy.weights,
+        data=train,
+        augment=plan.augment,
+        stats=ClassStats(len(state.strategy.weights.natural), device),
+        health=Health(state.model, device),
+        generator=torch.Generator(device),
+    )
+    return step, engine.prepare(step, plan.batch_size_for(len(train)))
+
+
 def validate(
     model: Classifier, images: Images, objective: Objective, attack: PGD, num_classes: int, *, seed: int, epoch: int
 ) -> ClassStats:
     """The class table of held-out images: the losses under the objective's own attack, as WAT's costs need
-    them, and robust accuracy under `attack`, because accuracy under a KL attack is not robust accuracy."""
+    them, and robust accuracy under `attack`, because accuracy under a KL attack is not robust accuracy. The model is
+    expected in evaluation mode."""
     device = images.x.device
     stats = ClassStats(num_classes, device)
     generator = rng.generator(seed, "valid", epoch, device=device)
-    model.eval()
     for x_bytes, y in zip(images.x.split(VALID_BATCH), images.y.split(VALID_BATCH), strict=True):
         x = to_float(x_bytes)
         x_adv = objective.perturb(model, x, y, generator=generator)
@@ -154,34 +179,29 @@ def validate(
 
 
 def _run_epoch(
-    step: TrainStep, epoch: int, batch_size: int, seed: int, on_step: Callable[[int, int], None] | None
+    step: TrainStep,
+    take: Callable[[Tensor], None],
+    epoch: int,
+    plan: Plan,
+    on_step: Callable[[int, int], None] | None,
 ) -> None:
     step.stats.reset()
     step.health.reset()
-    step.generator.manual_seed(rng.derive_seed(seed, "train", epoch))
-    order = epoch_order(len(step.data), seed=seed, epoch=epoch).to(step.data.y.device)
+    step.generator.manual_seed(rng.derive_seed(plan.seed, "train", epoch))
+    order = epoch_order(len(step.data), seed=plan.seed, epoch=epoch).to(step.data.y.device)
+    batch_size = plan.batch_size_for(len(order))
     steps = len(order) // batch_size
     for number, index in enumerate(order.split(batch_size)[:steps], start=1):
-        step(index)
+        take(index)
         if number % HEALTH_INTERVAL == 0 or number == steps:
-            bad = step.health.first_bad_step()
-            if bad is not None:
-                raise TrainingError(_diagnosis(step, epoch, bad))
+            complaint = step.health.complaint()
+            if complaint:
+                raise TrainingError(f"epoch {epoch}, {complaint}.")
         if on_step:
             on_step(number, steps)
 
 
-def _diagnosis(step: TrainStep, epoch: int, bad: int) -> str:
-    """One line on a loss that is not finite, with its likely cause."""
-    lr = float(step.optimizer.param_groups[0]["lr"])
-    if not all(bool(p.isfinite().all()) for p in step.model.parameters()) and bad > 1:
-        cause = f"the weights are not finite any more: the learning rate ({lr:g}) is likely too high"
-    else:
-        cause = "the model returns values that are not finite on these images: look at the model and the data"
-    return f"the loss is not finite at epoch {epoch}, step {bad}; {cause}."
-
-
-def _check_finite(model: Classifier, stats: ClassStats, epoch: int) -> None:
+def _check_finite(stats: ClassStats, epoch: int) -> None:
     if not bool(stats.table.isfinite().all()):
         raise TrainingError(
             f"a validation loss is not finite after epoch {epoch}: the learning rate is likely too high, "

@@ -1,0 +1,91 @@
+"""Add an attack: a random search without gradients, called as PGD is, and checked against its ball."""
+
+from dataclasses import dataclass
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+import worstclass
+from worstclass import metrics, rng
+from worstclass.data import Images, open_source, split_validation, to_float
+from worstclass.rng import Randomness
+
+
+@dataclass(frozen=True, kw_only=True)
+class RandomSigns:
+    """Try corners of the L-inf ball, eps * (+1 or -1) for each pixel, and keep the one of highest loss."""
+
+    eps: float
+    tries: int
+
+    def __call__(
+        self,
+        model: worstclass.Classifier,
+        x: Tensor,
+        y: Tensor,
+        *,
+        margin: Tensor | None = None,
+        generator: Randomness = None,
+    ) -> Tensor:
+        generator = generator or rng.generator(0, "random-signs", device=x.device)
+        radius = self.eps * (torch.ones_like(y, dtype=x.dtype) if margin is None else margin).view(-1, 1, 1, 1)
+        best, best_loss = x, torch.full_like(y, -torch.inf, dtype=x.dtype)
+        with torch.no_grad():
+            for _ in range(self.tries):
+                signs = (2 * rng.uniform(x, generator) - 1).sign()
+                x_adv = (x + radius * signs).clamp(0, 1)
+                loss = F.cross_entropy(model(x_adv), y, reduction="none")
+                better = loss > best_loss
+                best = torch.where(better.view(-1, 1, 1, 1), x_adv, best)
+                best_loss = torch.where(better, loss, best_loss)
+        return best
+
+
+def check(attack: RandomSigns, x: Tensor, x_adv: Tensor) -> None:
+    """Inside the ball and inside [0, 1], as every attack must be."""
+    assert float((x_adv - x).abs().max()) <= attack.eps + 1e-6
+    assert float(x_adv.min()) >= 0
+    assert float(x_adv.max()) <= 1
+
+
+def train_natural(images: Images, epochs: int) -> worstclass.Classifier:
+    """A model to attack, trained on clean images."""
+    plan = worstclass.Plan(
+        epochs=epochs, batch_size=128, lr=0.05, valid_attack=worstclass.PGD(eps=0.1, steps=1, step_size=0.1)
+    )
+    train, valid = split_validation(images, 10, 1 / 11)
+    model = worstclass.make_model("small-cnn", num_classes=10, in_channels=1, seed=plan.seed)
+    uniform = worstclass.Fixed(torch.ones(10), torch.full((10,), 0.1))
+    state = worstclass.new_state(model, uniform, plan)
+    for _ in worstclass.fit(state, train, valid, worstclass.Natural(), plan):
+        pass
+    return model.eval()
+
+
+def main(epochs: int = 3, limit: int | None = None, tries: int = 50) -> dict[str, float]:
+    """Attack the validation images; returns the accuracy on clean images and under each attack."""
+    images = open_source("fashion-mini").read("train")
+    images = Images(images.x[:limit], images.y[:limit])
+    model = train_natural(images, epochs)
+    _, valid = split_validation(images, 10, 1 / 11)
+    x, y = to_float(valid.x), valid.y
+    signs = RandomSigns(eps=0.05, tries=tries)
+    attacks: dict[str, worstclass.Attack] = {
+        "random signs": signs,
+        "PGD-20": worstclass.make_attack("pgd-20", eps=0.05),
+    }
+    adversarial = {name: attack(model, x, y) for name, attack in attacks.items()}
+    check(signs, x, adversarial["random signs"])
+    accuracy = {}
+    for name, inputs in ({"clean": x} | adversarial).items():
+        with torch.no_grad():
+            predictions = model(inputs).argmax(1)
+        by_class = metrics.per_class_accuracy(y.numpy(), predictions.numpy(), num_classes=10)
+        accuracy[name] = metrics.average_accuracy(y.numpy(), predictions.numpy())
+        print(f"{name:12s}  average {100 * accuracy[name]:.1f}%  worst {100 * metrics.worst_class(by_class)[1]:.1f}%")
+    return accuracy
+
+
+if __name__ == "__main__":
+    main()

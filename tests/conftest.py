@@ -1,0 +1,41 @@
+"""A data set and a recipe small enough to train on in a moment."""
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+
+@pytest.fixture(scope="session")
+def tiny_npz(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Three classes, 8x8, 40 training and 10 test images each; every class is bright in rows of its own."""
+    draw = np.random.default_rng(0)
+    arrays: dict[str, Any] = {"class_names": np.array(["top", "middle", "bottom"])}
+    for part, per_class in (("train", 40), ("test", 10)):
+        labels = np.tile(np.arange(3), per_class)
+        images = draw.integers(0, 120, (len(labels), 8, 8), dtype=np.uint8)
+        for k in range(3):
+            images[labels == k, 3 * k : 3 * k + 2] += 100
+        arrays |= {f"x_{part}": images, f"y_{part}": labels}
+    path = tmp_path_factory.mktemp("tiny") / "tiny.npz"
+    np.savez(path, **arrays)
+    return path
+
+
+@pytest.fixture(scope="session")
+def tiny_values(tiny_npz: Path) -> dict[str, Any]:
+    """A recipe for it: one epoch of WAT with a small network."""
+    return {
+        "method": "wat",
+        "data": f"npz:{tiny_npz}",
+        "model": "small-cnn",
+        "epochs": 1,
+        "batch_size": 20,
+        "lr": 0.05,
+        "eps": 0.05,
+        "attack_steps": 1,
+        "attack_step_size": 0.05,
+        "crop_padding": 0,
+        "valid_fraction": 0.1,
+    }

@@ -1,0 +1,286 @@
+"""Recipes: what ships, what the paper's settings are, and what a mistake is told."""
+
+import re
+import tomllib
+from pathlib import Path
+from typing import Any, get_args
+
+import pytest
+import torch
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
+
+from worstclass.attacks import PGD, trades_attack
+from worstclass.config import (
+    Config,
+    Method,
+    Select,
+    make_config,
+    parse_settings,
+    read_recipe,
+    recipe_comment,
+    recipe_names,
+    to_toml,
+)
+from worstclass.errors import UserError
+from worstclass.objectives import Madry, Natural, Trades
+
+METHODS = ("natural", "pgd-at", "trades", "wat", "frl-rw", "frl-rwrm", "csl")
+EPS = 8 / 255
+
+
+def shipped(name: str) -> Config:
+    return make_config(read_recipe(name))
+
+
+# --- what ships ---
+
+
+def test_the_papers_recipes_and_the_demos_ship() -> None:
+    wanted = {f"{data}-resnet18-{method}" for data in ("cifar10", "cifar100") for method in METHODS}
+    wanted |= {f"cifar10-wrn34-10-{method}" for method in METHODS}
+    wanted |= {f"{front}-wat-reference" for front in ("cifar10-resnet18", "cifar10-wrn34-10", "cifar100-resnet18")}
+    wanted |= {f"cifar10-resnet18-wat-eta{eta}" for eta in ("0.01", "0.05", "0.1", "0.5")}
+    wanted |= {f"cifar10-resnet18-fixed-cat{weight}" for weight in ("0.05", "0.1", "0.15", "0.2", "0.25")}
+    wanted |= {"fashion-mini-trades", "fashion-mini-wat"}
+    assert wanted <= set(recipe_names())
+
+
+@pytest.mark.parametrize("name", recipe_names())
+def test_a_recipe_is_what_its_name_says(name: str) -> None:
+    config = shipped(name)
+    front = "fashion-mini" if config.data == "fashion-mini" else f"{config.data}-{config.model}"
+    rest = re.fullmatch(rf"{front}-{config.method}(?:-(reference|eta[\d.]+|cat[\d.]+))?", name)
+    assert rest is not None
+    variant = rest[1] or ""
+    assert config.variant == ("reference" if variant == "reference" else "paper")
+    assert config.eta == (float(variant.removeprefix("eta")) if variant.startswith("eta") else 0.1)
+    if config.method == "fixed":
+        assert config.focus_class == 3  # the cat of CIFAR-10
+        assert config.focus_weight == float(variant.removeprefix("cat"))
+    assert re.match(r"[A-Z].{10,}\.$", recipe_comment(name))  # a sentence, not a key
+
+
+@pytest.mark.parametrize("name", [name for name in recipe_names() if name.startswith("cifar")])
+def test_the_papers_settings(name: str) -> None:
+    config = shipped(name)
+    assert config.eps == EPS
+    assert (config.epochs, config.batch_size, config.lr, config.momentum) == (100, 128, 0.1, 0.9)
+    assert (config.weight_decay, config.lr_milestones, config.lr_decay) == (2e-4, (75, 90, 100), 0.1)
+    assert (config.beta, config.attack_steps, config.attack_step_size) == (6.0, 10, 0.007)
+    assert (config.valid_fraction, config.crop_padding, config.flip) == (0.06, 4, True)
+    assert (config.frl_tau, config.frl_rate, config.frl_margin_rate, config.csl_rate) == (0.05, 0.05, 0.2, 0.05)
+    assert (config.objective, config.normalize, config.select, config.seed) == (None, False, "worst-accuracy", 1)
+    plan = config.make_plan()
+    rates = [plan.lr_at(epoch) for epoch in (1, 74, 75, 89, 90, 99, 100)]
+    assert rates == pytest.approx([0.1, 0.1, 0.01, 0.01, 0.001, 0.001, 0.0001])
+    assert plan.valid_attack == PGD(eps=EPS, steps=20, step_size=EPS / 4)
+    assert plan.augment.crop_padding == 4
+    assert plan.augment.flip
+    objective = config.make_objective()
+    if config.method == "natural":
+        assert objective == Natural()
+    elif config.method == "pgd-at":
+        assert objective == Madry(attack=PGD(eps=EPS, steps=10, step_size=0.007))
+    else:
+        step = EPS / 4 if config.method == "frl-rwrm" else 0.007
+        assert objective == Trades(beta=6.0, attack=trades_attack(eps=EPS, steps=10, step_size=step))
+
+
+def test_fixed_weights_of_figure_3() -> None:
+    strategy = shipped("cifar10-resnet18-fixed-cat0.25").make_strategy(torch.full((10,), 4700))
+    weights = strategy.weights.natural.double() / 10
+    expected = torch.full((10,), 0.75 / 9, dtype=torch.float64)
+    expected[3] = 0.25
+    assert torch.allclose(weights, expected, atol=1e-7)
+
+
+# --- numbers and settings ---
+
+
+@pytest.mark.parametrize(
+    ("text", "value"),
+    [("8/255", 8 / 255), (" 8 / 255 ", 8 / 255), ("1/11", 1 / 11), ("0.031", 0.031), ("1e-3", 1e-3), ("0.5/4", 0.125)],
+)
+def test_numbers_are_exact(text: str, value: float) -> None:
+    assert make_config({"eps": text}).eps == value
+    assert make_config(parse_settings([f"eps={text}"])).eps == value
+
+
+def test_settings() -> None:
+    given_settings = ["method=wat", "epochs=3", "lr = 1e-2", "flip=false", "lr_milestones=[2, 3]", "eps=8/255"]
+    given_settings += ["data=npz:/some/where=else.npz", 'model="wrn10-1"', "seed=1", "seed=2"]
+    assert parse_settings(given_settings) == {
+        "method": "wat",
+        "epochs": 3,
+        "lr": 0.01,
+        "flip": False,
+        "lr_milestones": [2, 3],
+        "eps": "8/255",
+        "data": "npz:/some/where=else.npz",
+        "model": "wrn10-1",
+        "seed": 2,
+    }
+    assert parse_settings([]) == {}
+
+
+@pytest.mark.parametrize("setting", ["epochs", "", "=3", "--epochs"])
+def test_settings_that_are_none(setting: str) -> None:
+    with pytest.raises(UserError, match=f"'{setting}' is not a setting of the form key=value"):
+        parse_settings(["seed=1", setting])
+
+
+# --- a configuration as a file ---
+
+numbers = st.floats(1e-300, 1e300)
+shares = st.floats(1e-6, 1 - 1e-6)
+paths = st.text(st.characters(exclude_categories=["Cs"]), min_size=1)  # file names of any kind
+values = st.fixed_dictionaries(
+    {},
+    optional={
+        "data": st.sampled_from(["fashion-mini", "cifar10", "cifar100"]) | paths.map("npz:{}".format),
+        "model": st.sampled_from(["small-cnn", "resnet18", "preact-resnet18", "wrn34-10", "wrn10-3", "my.nets:build"]),
+        "normalize": st.booleans(),
+        "epochs": st.integers(1, 10**6),
+        "batch_size": st.integers(1, 10**6),
+        "lr": numbers,
+        "lr_milestones": st.lists(st.integers(1, 200)),
+        "momentum": st.just(0) | shares,
+        "weight_decay": st.just(0.0) | numbers,
+        "flip": st.booleans(),
+        "valid_fraction": shares,
+        "eps": shares | st.just(1) | st.just("8/255"),
+        "beta": numbers,
+        "eta": numbers,
+        "variant": st.sampled_from(["paper", "reference"]),
+        "select": st.sampled_from(get_args(Select)),
+        "seed": st.integers(0, 2**70),
+    },
+)
+methods = st.one_of(
+    st.sampled_from([method for method in get_args(Method) if method != "fixed"]).map(
+        lambda method: {"method": method}
+    ),
+    st.builds(lambda k, w: {"method": "fixed", "focus_class": k, "focus_weight": w}, st.integers(0, 99), shares),
+    st.lists(st.integers(1, 99), min_size=2).map(
+        lambda weights: {"method": "fixed", "class_weights": [w / sum(weights) for w in weights]}
+    ),
+    st.sampled_from(["natural", "pgd-at", "trades"]).map(lambda name: {"method": "wat", "objective": name}),
+)
+
+
+@settings(max_examples=150, deadline=None)
+@given(values=values, method=methods)
+@example(values={"data": 'npz:C:\\new "data"\t\r\n\x00\x1f\x7f\x85\u2028'}, method={"method": "wat"})
+def test_to_toml_reads_back(values: dict[str, Any], method: dict[str, Any]) -> None:
+    config = make_config(values | method)
+    read = tomllib.loads(to_toml(config))
+    assert make_config(read) == config
+    assert set(read) >= set(values) | set(method)
+    assert all(not isinstance(value, dict) for value in read.values())  # flat
+
+
+def test_a_config_cannot_change() -> None:
+    config = make_config({})
+    with pytest.raises(ValueError, match="frozen"):
+        config.eps = 0.5
+
+
+# --- mistakes ---
+
+MISTAKES: dict[str, tuple[dict[str, Any], list[str]]] = {
+    "key": ({"epoch": 3}, ["unknown key 'epoch'", "Did you mean 'epochs'?", "batch_size", "csl_rate"]),
+    "method": ({"method": "wta"}, ["unknown method 'wta'", "Did you mean 'wat'?", *get_args(Method)]),
+    "objective": ({"objective": "tradse"}, ["unknown objective 'tradse'", "'trades'?", "natural, pgd-at, trades"]),
+    "variant": ({"variant": "refrence"}, ["unknown variant 'refrence'", "'reference'?", "paper"]),
+    "select": ({"select": "worst-acc"}, ["unknown select 'worst-acc'", "'worst-accuracy'?", *get_args(Select)]),
+    "data": ({"data": "cifar-10"}, ["unknown data 'cifar-10'", "'cifar10'?", "fashion-mini", "npz:PATH"]),
+    "data path": ({"data": "npz:"}, ["data 'npz:' needs a path: npz:PATH"]),
+    "model": ({"model": "resnet-18"}, ["unknown model 'resnet-18'", "'resnet18'?", "small-cnn", "wrnD-W"]),
+    "model depth": ({"model": "wrn11-1"}, ["model 'wrn11-1'", "6n + 4"]),
+    "eps 0": ({"eps": 0}, ["eps = 0", "greater than 0"]),
+    "eps in 0..255": ({"eps": 8}, ["eps = 8", "less than or equal to 1"]),
+    "eps words": ({"eps": "8/255ths"}, ["eps: '8/255ths' is not a number such as 0.1, 1e-3 or 8/255"]),
+    "eps half": ({"eps": "8/"}, ["eps: '8/' is not a number"]),
+    "eps by 0": ({"eps": "8/0"}, ["eps: '8/0' is not a number"]),
+    "eps nan": ({"eps": float("nan")}, ["eps = nan", "finite"]),
+    "eta": ({"eta": "beta"}, ["eta: 'beta' is not a number"]),
+    "eta -1": ({"eta": -1}, ["eta = -1", "greater than 0"]),
+    "lr inf": ({"lr": "1e999"}, ["lr = '1e999'", "finite"]),
+    "beta": ({"beta": -0.5}, ["beta = -0.5", "greater than or equal to 0"]),
+    "momentum": ({"momentum": 1}, ["momentum = 1", "less than 1"]),
+    "epochs": ({"epochs": 0}, ["epochs = 0", "greater than or equal to 1"]),
+    "epochs 1.5": ({"epochs": 1.5}, ["epochs = 1.5", "integer"]),
+    "batch_size": ({"batch_size": "many"}, ["batch_size = 'many'", "integer"]),
+    "seed": ({"seed": -1}, ["seed = -1", "greater than or equal to 0"]),
+    "valid_fraction": ({"valid_fraction": 1}, ["valid_fraction = 1", "less than 1"]),
+    "flip": ({"flip": "perhaps"}, ["flip = 'perhaps'", "boolean"]),
+    "milestones": ({"lr_milestones": 75}, ["lr_milestones = 75", "tuple"]),
+    "fixed alone": ({"method": "fixed"}, ["'fixed' needs either class_weights, or focus_class and focus_weight"]),
+    "fixed twice": (
+        {"method": "fixed", "class_weights": [0.5, 0.5], "focus_class": 0, "focus_weight": 0.5},
+        ["'fixed' needs either"],
+    ),
+    "fixed sum": ({"method": "fixed", "class_weights": [0.5, 0.6]}, ["class_weights must sum to 1, not 1.1"]),
+    "weights without fixed": ({"focus_class": 3}, ["focus_class", "belong to method 'fixed'"]),
+    "contradiction": (
+        {"method": "trades", "objective": "natural"},
+        ["objective 'natural' contradicts method 'trades'"],
+    ),
+    "two lines": ({"method": "a\nb"}, ["unknown method 'a\\nb'"]),
+}
+
+
+@pytest.mark.parametrize("case", MISTAKES)
+def test_a_mistake_is_told_in_one_line(case: str) -> None:
+    values, fragments = MISTAKES[case]
+    with pytest.raises(UserError) as caught:
+        make_config(values, "my.toml")
+    message = str(caught.value)
+    assert message.startswith("my.toml: ")
+    assert "\n" not in message
+    assert message.endswith(".")
+    for fragment in fragments:
+        assert fragment in message
+
+
+@pytest.mark.parametrize("counts", [[5, 5], [5, 5, 5, 5]])
+def test_class_weights_of_another_number_of_classes(counts: list[int]) -> None:
+    config = make_config({"method": "fixed", "class_weights": [0.5, 0.25, 0.25]})
+    with pytest.raises(UserError, match=f"class_weights has 3 numbers, the data {len(counts)} classes"):
+        config.make_strategy(torch.tensor(counts))
+
+
+def test_focus_on_a_class_that_is_not_there() -> None:
+    config = make_config({"method": "fixed", "focus_class": 3, "focus_weight": 0.5})
+    with pytest.raises(UserError, match=r"focus_class is 3, the data's classes are 0\.\.2"):
+        config.make_strategy(torch.tensor([5, 5, 5]))
+
+
+# --- reading a recipe ---
+
+
+def test_a_recipe_by_path(tmp_path: Path) -> None:
+    path = tmp_path / "mine.toml"
+    path.write_text('method = "trades"\neps = "8/255"\n')
+    config = shipped(str(path))
+    assert (config.method, config.eps) == ("trades", EPS)
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [(b"method = trades", "mine.toml is not valid TOML"), (b'method = "\xff"', "cannot read .*mine.toml")],
+)
+def test_a_recipe_that_cannot_be_read(tmp_path: Path, content: bytes, message: str) -> None:
+    (tmp_path / "mine.toml").write_bytes(content)
+    with pytest.raises(UserError, match=message):
+        read_recipe(str(tmp_path / "mine.toml"))
+
+
+def test_a_recipe_that_is_not_there() -> None:
+    with pytest.raises(UserError, match=r"unknown recipe 'cifar10-resnet18-wta'\. Did you mean 'cifar10-resnet18-wat'"):
+        read_recipe("cifar10-resnet18-wta")
+    with pytest.raises(UserError, match=r"no recipe at nowhere/mine\.toml"):
+        read_recipe("nowhere/mine.toml")
+    with pytest.raises(UserError, match="unknown recipe 'xxx"):
+        read_recipe("x" * 5000)  # longer than a file name may be

@@ -1,0 +1,199 @@
+"""The documentation keeps its promises: names, signatures, code, commands and links are those of the package."""
+
+import functools
+import importlib
+import importlib.util
+import inspect
+import json
+import re
+import shlex
+import textwrap
+from pathlib import Path, PurePath
+from types import ModuleType
+from typing import Any, get_args
+
+import pytest
+import torch
+import typer
+
+import worstclass
+from worstclass import cli, config, metrics
+
+ROOT = Path(__file__).parents[1]
+PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md"))]
+API = (ROOT / "docs" / "api.md").read_text()
+README = (ROOT / "README.md").read_text()
+
+
+def blocks(text: str, language: str) -> list[tuple[str, str]]:
+    """The code blocks of a page, each with the text before it."""
+    found = re.finditer(rf"^```{language}\n(.*?)^```$", text, re.MULTILINE | re.DOTALL)
+    return [(text[: match.start()], match[1]) for match in found]
+
+
+def contains(source: str, part: str) -> bool:
+    """Whether consecutive lines of `source` are those of `part`, the indentation of the whole aside."""
+    lines, wanted = source.splitlines(), textwrap.dedent(part).splitlines()
+    windows = (lines[i : i + len(wanted)] for i in range(len(lines) - len(wanted) + 1))
+    return any(textwrap.dedent("\n".join(window)).splitlines() == wanted for window in windows)
+
+
+def public(module: ModuleType) -> list[str]:
+    """The functions and classes that a module defines, or those it lists."""
+    listed = getattr(module, "__all__", None)
+    return listed or [
+        name
+        for name, value in vars(module).items()
+        if not name.startswith("_") and getattr(value, "__module__", "") == module.__name__ and callable(value)
+    ]
+
+
+def signature(function: Any) -> str:
+    """The parameters as api.md writes them: names and defaults, no types."""
+    parts: list[str] = []
+    starred = False
+    for p in inspect.signature(function).parameters.values():
+        if p.name == "self":
+            continue
+        starred = starred or p.kind is p.VAR_POSITIONAL
+        if p.kind is p.KEYWORD_ONLY and not starred:
+            parts.append("*")
+            starred = True
+        prefix = "*" if p.kind is p.VAR_POSITIONAL else "**" if p.kind is p.VAR_KEYWORD else ""
+        default = "" if p.default is p.empty else f"={shown(p.default)}"
+        parts.append(f"{prefix}{p.name}{default}")
+    return ", ".join(parts)
+
+
+def shown(default: Any) -> str:
+    if isinstance(default, PurePath):
+        return f'Path("{default}")'
+    if isinstance(default, str):
+        return json.dumps(default)
+    return "..." if repr(default).startswith("<") else repr(default)
+
+
+def documented() -> list[tuple[str, str | None, str]]:
+    """Each name that starts a line of api.md, or follows in its list: (module, parameters or None, name)."""
+    found = []
+    module = ""
+    for line in API.splitlines():
+        if heading := re.match(r"## .*`(worstclass[\w.]*)`$", line):
+            module = heading[1]
+        if line.startswith("- `"):
+            names, _, _ = line.partition("`: ")
+            for entry in re.findall(r"`([^`]+)", names + "`"):
+                if match := re.fullmatch(r"([\w.]+)(?:\((.*)\))?", entry):
+                    found.append((module, match[2], match[1]))
+    return found
+
+
+def resolve(module: str, name: str) -> Any:
+    if name.startswith("worstclass."):
+        module, _, name = name.rpartition(".")
+    return functools.reduce(getattr, name.split("."), importlib.import_module(module))
+
+
+@pytest.mark.parametrize("module", sorted({module for module, _, _ in documented()} - {"worstclass"}))
+def test_every_public_name_is_on_the_page(module: str) -> None:
+    names = public(importlib.import_module(module))
+    there = {name.split(".")[-1] for _, _, name in documented()}
+    assert [name for name in names if name not in there] == []
+
+
+def test_every_exported_name_is_on_the_page() -> None:
+    assert [name for name in worstclass.__all__ if f"`{name}" not in API] == []
+    assert [name for name in public(metrics) if f"- `{name}(" not in API] == []
+
+
+@pytest.mark.parametrize(("module", "parameters", "name"), documented())
+def test_names_on_the_page_exist_with_that_signature(module: str, parameters: str | None, name: str) -> None:
+    value = resolve(module, name)
+    if parameters is not None:
+        assert f"{name}({parameters})" == f"{name}({signature(value)})"
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_python_in_the_docs_is_part_of_an_example(page: Path) -> None:
+    """Each block comes after "From `examples/NAME.py`:"; the three lines of the README are run below."""
+    for before, code in blocks(page.read_text(), "python"):
+        if page.name == "README.md":
+            assert "worstclass.ClassHedge(" in code
+            continue
+        example = re.findall(r"`(examples/\w+\.py)`", before)[-1]
+        assert contains((ROOT / example).read_text(), code), f"{page.name}: not in {example}:\n{code}"
+
+
+def test_the_three_lines_run() -> None:
+    ((_, code),) = blocks(README, "python")
+    assert len(code.splitlines()) == 3
+    losses = torch.linspace(0.5, 1.5, 40)
+    labels = torch.arange(40) % 10
+    names: dict[str, Any] = {"worstclass": worstclass, "losses": losses, "y": labels}
+    names |= {"valid_losses": 1.0 + labels, "valid_labels": labels}
+    exec(code, names)
+    assert float(names["loss"]) == pytest.approx(float(losses.mean()))  # uniform before the first update
+    weights = names["hedge"].weights
+    assert weights.shape == (11,)
+    assert float(weights.sum()) == pytest.approx(1)
+    assert int(weights.argmax()) == 10  # the class of the highest loss
+
+
+def commands() -> list[list[str]]:
+    lines = [line for page in PAGES for _, code in blocks(page.read_text(), "sh") for line in code.splitlines()]
+    return [shlex.split(line, comments=True) for line in lines if line.startswith("worstclass ")]
+
+
+@pytest.mark.parametrize("words", commands(), ids=" ".join)
+def test_commands_in_the_docs_exist(words: list[str]) -> None:
+    group: Any = typer.main.get_command(cli.app)
+    command = group.commands[words[1]]
+    options = {option for parameter in command.params for option in parameter.opts}
+    assert [word for word in words if word.startswith("--") and word not in options] == []
+    settings = [words[i + 1] for i, word in enumerate(words) if word == "--set"]
+    if words[1] == "train" and words[2] != "--resume":
+        config.make_config(config.read_recipe(words[2]) | config.parse_settings(settings))
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_links_lead_somewhere(page: Path) -> None:
+    links = re.findall(r"(?<!!)\[[^\]]+\]\(([^)#]+)\)", page.read_text())
+    assert [link for link in links if ":" not in link and not (page.parent / link).exists()] == []
+
+
+def test_the_readme_is_short_and_names_every_method() -> None:
+    assert len(README.splitlines()) < 150
+    _, *rows = re.findall(r"^\| `([\w-]+)` \|", README, re.MULTILINE)  # after the head
+    assert tuple(rows) == get_args(config.Method)
+
+
+def test_rho_of_the_tables_is_what_the_docs_say() -> None:
+    """docs/equations.md lists four values of the paper that do not follow from its accuracies."""
+    printed = {  # (average, worst, average and worst of TRADES) in the paper: the recomputed rho
+        (53.99, 19.0, 54.57, 19.0): "-0.011",
+        (26.91, 5.0, 27.39, 3.0): "0.649",
+        (24.26, 3.0, 24.87, 1.0): "1.975",
+        (83.71, 74.0, 84.51, 64.7): "0.134",
+    }
+    text = (ROOT / "docs" / "equations.md").read_text()
+    for (avg, worst, base_avg, base_worst), value in printed.items():
+        assert f"{metrics.rho(avg=avg, worst=worst, base_avg=base_avg, base_worst=base_worst):.3f}" == value
+        assert value in text
+
+
+def test_the_coverage_script_prints_the_table_of_the_docs(capsys: pytest.CaptureFixture[str]) -> None:
+    """With few trials: the same rows and columns, other figures."""
+    spec = importlib.util.spec_from_file_location("coverage_script", ROOT / "tools" / "coverage.py")
+    assert spec is not None
+    assert spec.loader is not None
+    script = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(script)
+    script.main(trials=2)
+    table = [line for line in (ROOT / "docs" / "uncertainty.md").read_text().splitlines() if line.startswith("|")]
+
+    def labels(lines: list[str]) -> list[list[str]]:
+        return [line.split("|")[1:3] for line in lines]
+
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[0] == table[0]
+    assert labels(lines) == labels(table)

@@ -1,0 +1,158 @@
+"""Evaluation: outcomes that do not depend on batching, checks that speak, a card that holds every measure."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from safetensors.torch import save_file
+from torch import Tensor, nn
+
+from tiny import tiny_config, write_tiny_npz
+from worstclass.attacks import PGD, pgd
+from worstclass.data import Images, open_source
+from worstclass.errors import AttackError, UserError
+from worstclass.evaluate import Outcomes, check_inside, evaluate
+from worstclass.metrics import per_class_accuracy
+from worstclass.runs import Run, train_run
+from worstclass.subjects import CARD, OUTCOMES, evaluate_subject, model_subject, run_subject
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory: pytest.TempPathFactory) -> Run:
+    folder = tmp_path_factory.mktemp("evaluate")
+    data = write_tiny_npz(folder / "tiny.npz")
+    return train_run(tiny_config(data, method="trades", epochs=2), folder / "run")
+
+
+def test_outcomes_and_card(run: Run, tmp_path: Path) -> None:
+    subject = run_subject(run)
+    card = evaluate_subject(subject, ["natural", "pgd-5", "cw-5"], tmp_path)
+    outcomes = Outcomes.load(tmp_path / OUTCOMES)
+    assert set(outcomes.predictions) == {"natural", "pgd-5", "pgd-5/any", "cw-5", "cw-5/any"}
+    assert np.array_equal(outcomes.labels, open_source(run.config.data).read("test").y.numpy())
+    assert json.loads((tmp_path / CARD).read_text()) == card
+    with torch.no_grad():
+        predicted = subject.model(subject.images.x.float() / 255).argmax(1).numpy()
+    assert np.array_equal(outcomes.predictions["natural"], predicted)
+    for name in ("natural", "pgd-5", "cw-5"):
+        column = card["columns"][name]
+        accuracy = per_class_accuracy(outcomes.labels, outcomes.predictions[name], 3)
+        assert [c["value"] for c in column["classes"]] == pytest.approx(accuracy.tolist())
+        assert column["worst"]["value"] == pytest.approx(accuracy.min())
+        assert column["worst"]["class"] == f"row {accuracy.argmin()}"
+        for measure in (column["average"], column["worst"], column["class_variance"], *column["classes"]):
+            assert measure["low"] <= measure["value"] <= measure["high"]
+    stronger = card["columns"]["pgd-5"]["any_iterate"]
+    assert stronger["average"]["value"] <= card["columns"]["pgd-5"]["average"]["value"]
+    about = card["about"]
+    assert (about["eps"], about["seed"], about["part"], about["checkpoint"]) == (0.05, 0, "test", "selected")
+    assert about["recipe"]["method"] == "trades"
+    assert set(card["versions"]) >= {"worstclass", "torch", "python"}
+    assert card["columns"]["pgd-5"]["attack"].startswith("PGD(eps=0.05, steps=5")
+
+
+def test_batch_size_does_not_matter(run: Run) -> None:
+    subject = run_subject(run)
+    attacks = {"pgd-5": pgd(5, eps=0.05)}
+    whole = evaluate(subject.model, subject.images, attacks, seed=3)
+    parts = evaluate(subject.model, subject.images, attacks, seed=3, batch_size=7)
+    other = evaluate(subject.model, subject.images, {"pgd-5": PGD(eps=0.05, steps=1, step_size=0.001)}, seed=4)
+    assert whole.labels.tolist() == parts.labels.tolist()
+    for name in whole.predictions:
+        assert np.array_equal(whole.predictions[name], parts.predictions[name])
+    assert other.predictions["pgd-5"].shape == whole.labels.shape
+
+
+def test_equal_evaluations_give_equal_bytes(run: Run, tmp_path: Path) -> None:
+    for name in ("a", "b"):
+        evaluate_subject(run_subject(run), ["pgd-5"], tmp_path / name)
+    for file in (CARD, OUTCOMES):
+        assert (tmp_path / "a" / file).read_bytes() == (tmp_path / "b" / file).read_bytes()
+
+
+def test_rho_against_a_base(run: Run, tmp_path: Path) -> None:
+    evaluate_subject(run_subject(run), ["pgd-5"], tmp_path / "base")
+    card = evaluate_subject(run_subject(run, checkpoint="last"), ["pgd-5"], tmp_path / "run", base=tmp_path / "base")
+    assert {"rho", "average_difference", "worst_difference", "p_value"} <= set(card["columns"]["pgd-5"]["against_base"])
+    with pytest.raises(UserError, match="not been evaluated under 'cw'"):
+        evaluate_subject(run_subject(run), ["cw"], tmp_path / "run", base=tmp_path / "base")
+    with pytest.raises(UserError, match="other images"):
+        evaluate_subject(run_subject(run, part="valid"), ["pgd-5"], tmp_path / "run", base=tmp_path / "base")
+    with pytest.raises(UserError, match="has not been evaluated"):
+        evaluate_subject(run_subject(run), ["pgd-5"], tmp_path / "run", base=tmp_path)
+
+
+def test_validation_part_is_the_split_of_training(run: Run) -> None:
+    assert len(run_subject(run, part="valid").images) == run.about["valid_images"]
+
+
+class Cheat(PGD):
+    """An attack that breaks a rule of its choice."""
+
+    def search(self, model: nn.Module, x: Tensor, y: Tensor, **_: Any) -> Any:
+        from worstclass.attacks.pgd import Found
+
+        delta = {1: 0.06, 2: 0.0, 3: 0.0}[self.steps]
+        x_adv = x + delta * torch.where(x < 0.5, 1, -1)
+        if self.steps == 2:
+            x_adv = x_adv.clone()
+            x_adv[0, 0, 0, 0] = -0.01 if x[0, 0, 0, 0] < 0.04 else x[0, 0, 0, 0]
+            x_adv[0, 0, 0, 1] = float("nan")
+        return Found(x_adv, x_adv)
+
+
+def test_an_attack_that_breaks_its_rules_is_an_error(run: Run) -> None:
+    subject = run_subject(run)
+    with pytest.raises(AttackError, match=r"left its linf ball: distance 0\.06"):
+        evaluate(subject.model, subject.images, {"cheat": Cheat(eps=0.05, steps=1, step_size=0)})
+    with pytest.raises(AttackError, match="left"):  # NaN is nowhere
+        evaluate(subject.model, subject.images, {"cheat": Cheat(eps=0.05, steps=2, step_size=0)})
+    x = torch.full((2, 1, 4, 4), 0.999)
+    with pytest.raises(AttackError, match=r"left the image range"):
+        check_inside(x, x + 0.01, PGD(eps=0.05, steps=1, step_size=0), "cheat")
+    with pytest.raises(AttackError, match="left its l2 ball"):
+        check_inside(x, x - 0.02, PGD(eps=0.05, steps=1, step_size=0, norm="l2"), "cheat")
+
+
+class Helped(nn.Module):
+    """Right only when the image has been moved."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.scale = nn.Parameter(torch.ones(()))
+
+    def forward(self, x: Tensor) -> Tensor:
+        moved = ((x * 255) % 1).flatten(1).amax(1) > 1e-3
+        return self.scale * torch.stack([moved.float(), 1 - moved.float()], dim=1) + 0 * x.flatten(1).sum(
+            1, keepdim=True
+        )
+
+
+def test_an_attack_that_helps_is_an_error() -> None:
+    images = Images(torch.full((10, 1, 4, 4), 100, dtype=torch.uint8), torch.zeros(10, dtype=torch.long))
+    with pytest.raises(AttackError, match="helps the model"):
+        evaluate(Helped(), images, {"pgd-2": pgd(2, eps=0.05)})
+
+
+def test_anybodys_model(run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A factory of the user's with safetensors weights gives what the run gives."""
+    (tmp_path / "somebody.py").write_text(
+        "from worstclass.models import SmallCNN\n"
+        "def make(num_classes, in_channels):\n    return SmallCNN(num_classes, in_channels)\n"
+    )
+    monkeypatch.syspath_prepend(tmp_path)
+    model, _ = run.load_model()
+    save_file(dict(model.state_dict()), tmp_path / "weights.safetensors")
+    subject = model_subject("somebody:make", weights=tmp_path / "weights.safetensors", data=run.config.data, eps=0.05)
+    theirs = evaluate_subject(subject, ["pgd-5"], tmp_path / "theirs")
+    ours = evaluate_subject(run_subject(run), ["pgd-5"], tmp_path / "ours")
+    assert theirs["columns"] == ours["columns"]
+
+
+def test_outcomes_refuse_other_files(tmp_path: Path) -> None:
+    np.savez(tmp_path / "x.npz", a=np.zeros(3))
+    with pytest.raises(UserError, match="no labels"):
+        Outcomes.load(tmp_path / "x.npz")

@@ -1,0 +1,116 @@
+"""Every example runs, with small limits; the pair of loops differs in the three lines alone."""
+
+import difflib
+import importlib.util
+import shlex
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from worstclass import cli
+from worstclass.files import read_json
+
+EXAMPLES = Path(__file__).parents[1] / "examples"
+THREE_LINES = [
+    "hedge = worstclass.ClassHedge(num_classes=10, eta=0.1)",
+    "loss = hedge.weigh(losses, y).mean()",
+    "hedge.update(valid_losses, valid_labels)",
+]
+
+
+def load(name: str) -> Any:
+    """An example as a module."""
+    spec = importlib.util.spec_from_file_location(name, EXAMPLES / f"{name}.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def test_there_is_a_test_for_every_example() -> None:
+    tests = Path(__file__).read_text()
+    assert [path.stem for path in sorted(EXAMPLES.glob("*.py")) if f'load("{path.stem}")' not in tests] == []
+
+
+def test_the_loops_differ_in_three_lines() -> None:
+    plain = (EXAMPLES / "plain_loop.py").read_text().splitlines()[1:]  # without the docstring
+    hedged = (EXAMPLES / "worst_class_loop.py").read_text().splitlines()[1:]
+    difference = list(difflib.ndiff(plain, hedged))
+    added = [line[2:].strip() for line in difference if line.startswith("+ ")]
+    removed = [line[2:].strip() for line in difference if line.startswith("- ")]
+    assert added == ["import worstclass", *THREE_LINES]
+    assert removed == ["loss = losses.mean()"]
+
+
+def test_plain_loop(capsys: pytest.CaptureFixture[str]) -> None:
+    with torch.random.fork_rng():
+        average, worst = load("plain_loop").main(epochs=2, limit=300)
+    assert 0 <= worst <= average <= 1
+    assert len(capsys.readouterr().out.splitlines()) == 2
+
+
+def test_worst_class_loop(capsys: pytest.CaptureFixture[str]) -> None:
+    with torch.random.fork_rng():
+        first = load("worst_class_loop").main(epochs=1, limit=300)
+        plain = load("plain_loop").main(epochs=1, limit=300)
+        average, worst = load("worst_class_loop").main(epochs=2, limit=300)
+    assert first == pytest.approx(plain, abs=0.02)  # the first epoch has uniform weights: the same training
+    assert 0 <= worst <= average <= 1
+    assert all("worst" in line for line in capsys.readouterr().out.splitlines())
+
+
+def test_add_a_method() -> None:
+    example = load("add_a_method")
+    weights = example.main(epochs=2, limit=400, sharpness=2.0)
+    assert float(weights.natural.mean()) == pytest.approx(1, abs=1e-5)
+    assert float(weights.natural.max()) > float(weights.natural.min())
+    strategy, other = (example.Focal(3, sharpness=2.0) for _ in range(2))
+    storage = other.weights.natural.data_ptr()
+    strategy.robust_error.copy_(torch.tensor([0.1, 0.5, 0.9]))
+    other.load_state_dict(strategy.state_dict())
+    assert other.weights.natural.argmax() == 2
+    assert other.weights.natural.data_ptr() == storage
+
+
+def test_add_an_attack() -> None:
+    example = load("add_an_attack")
+    accuracy = example.main(epochs=2, limit=2200, tries=5)
+    assert accuracy["PGD-20"] <= accuracy["random signs"] <= accuracy["clean"]
+    assert accuracy["PGD-20"] < accuracy["clean"]
+
+
+def test_the_attack_of_the_example_keeps_the_laws() -> None:
+    attack = load("add_an_attack").RandomSigns(eps=0.1, tries=4)
+    draw = torch.Generator().manual_seed(0)
+    x, y = torch.rand(6, 1, 8, 8, generator=draw), torch.arange(6) % 3
+    model = torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(64, 3))
+    first, again = (attack(model, x, y, generator=torch.Generator().manual_seed(1)) for _ in range(2))
+    assert torch.equal(first, again)
+    margin = torch.tensor([0.0, 0.5, 1, 1, 1, 1])
+    distance = (attack(model, x, y, margin=margin) - x).abs().flatten(1).amax(1)
+    assert bool((distance <= 0.1 * margin + 1e-6).all())
+    assert all(parameter.grad is None for parameter in model.parameters())
+
+
+def test_add_a_dataset(tmp_path: Path) -> None:
+    run = load("add_a_dataset").main(tmp_path, epochs=1)
+    assert run.class_names == ["across", "down", "slanted"]
+    assert len(run.log) == 1
+    assert run.load_model("last")[1] == 1
+
+
+def test_own_model(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The command that the example prints works, in the folder of the example."""
+    with torch.random.fork_rng():
+        command = load("own_model").main(tmp_path, epochs=1, limit=2000)
+    monkeypatch.chdir(EXAMPLES)
+    monkeypatch.setattr(sys, "path", ["", *sys.path])
+    monkeypatch.delitem(sys.modules, "own_model", raising=False)
+    cli.app([word.replace("pgd-20", "pgd-2") for word in shlex.split(command)[1:]], standalone_mode=False)
+    monkeypatch.delitem(sys.modules, "own_model")
+    card = read_json(tmp_path / "judged" / "card.json")
+    assert card["columns"]["pgd-2"]["average"]["value"] < card["columns"]["natural"]["average"]["value"]

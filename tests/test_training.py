@@ -1,0 +1,332 @@
+"""The trainer: every method runs and is its formula; a run that is stopped or killed is the run that was not."""
+
+import json
+import multiprocessing
+import signal
+import subprocess
+import sys
+import time
+import tomllib
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+from tiny import tiny_config, write_tiny_npz
+from worstclass import rng
+from worstclass.attacks import PGD, trades_attack
+from worstclass.config import Config, Method, make_config, to_toml
+from worstclass.data import Augment, Images, epoch_order, to_float
+from worstclass.errors import TrainingError, UserError
+from worstclass.models import SmallCNN
+from worstclass.objectives import Natural, Trades
+from worstclass.runs import LAST, LOG, RECIPE, SELECTED, open_run, selection_score, train_run
+from worstclass.stats import ClassStats
+from worstclass.strategies import WAT, uniform
+from worstclass.train import Plan, fit, new_state
+from worstclass.train.checkpoint import load_tensors
+
+METHODS: tuple[Method, ...] = ("natural", "pgd-at", "trades", "fixed", "wat", "frl-rw", "frl-rwrm", "csl")
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_tiny_npz(tmp_path_factory.mktemp("data") / "tiny.npz")
+
+
+def plan(**changes: Any) -> Plan:
+    values: dict[str, Any] = {
+        "epochs": 1,
+        "batch_size": 16,
+        "lr": 0.1,
+        "valid_attack": PGD(eps=0.1, steps=2, step_size=0.05),
+    }
+    return Plan(**(values | changes))
+
+
+def images(size: int = 60, num_classes: int = 3, seed: int = 0) -> Images:
+    g = rng.generator(seed, "images")
+    x = torch.randint(0, 256, (size, 1, 8, 8), generator=g, dtype=torch.uint8)
+    return Images(x, torch.arange(size) % num_classes)
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_every_method_trains(method: Method, data: Path, tmp_path: Path) -> None:
+    settings = {"focus_class": 1, "focus_weight": 0.4} if method == "fixed" else {}
+    run = train_run(tiny_config(data, method=method, **settings), tmp_path / "run")
+    assert [line["epoch"] for line in run.log] == [1, 2, 3]
+    losses = [line["train"]["loss"] for line in run.log]
+    assert losses[-1] < losses[0]
+    weights = torch.tensor([line["class_weights"] for line in run.log])
+    moving = method in ("wat", "frl-rw", "frl-rwrm", "csl")
+    assert bool((weights[0] != weights[-1]).any()) == moving
+    assert run.log[-1]["lr"] == pytest.approx(0.01)
+    model, _ = run.load_model("last")
+    assert all(parameter.isfinite().all() for parameter in model.parameters())
+
+
+def test_a_step_is_trades_with_sgd(monkeypatch: pytest.MonkeyPatch) -> None:
+    """One epoch of the trainer equals a transcription of it in plain PyTorch. In float64: a sign step turns a
+    rounding error of a tiny gradient into a whole step."""
+    monkeypatch.setattr("worstclass.train.step.to_float", lambda x: x.double() / 255)
+    monkeypatch.setattr("worstclass.train.loop.to_float", lambda x: x.double() / 255)
+    train, valid = images(48), images(9, seed=1)
+    torch.manual_seed(0)
+    ours, theirs = SmallCNN(3, 1).double(), SmallCNN(3, 1).double()
+    theirs.load_state_dict(ours.state_dict())
+    strategy = WAT(torch.tensor([16, 16, 16]), eta=0.1)
+    strategy.weights.set(natural=torch.tensor([0.5, 1.0, 2.0]), robust=torch.tensor([0.5, 1.0, 2.0]))
+    attack = trades_attack(eps=0.1, steps=3, step_size=0.05)
+    augment = Augment(crop_padding=1, flip=True)
+    the_plan = plan(augment=augment, seed=7)
+    for _ in fit(new_state(ours, strategy, the_plan), train, valid, Trades(beta=6.0, attack=attack), the_plan):
+        pass
+    optimizer = torch.optim.SGD(theirs.parameters(), lr=0.1, momentum=0.9, weight_decay=2e-4)
+    generator = rng.generator(7, "train", 1)
+    for index in epoch_order(48, seed=7, epoch=1).split(16):
+        x, y = augment(train.x[index], generator).double() / 255, train.y[index]
+        theirs.eval()
+        clean = theirs(x).softmax(1).detach()
+        x_adv = (x + 0.001 * torch.randn(x.shape, generator=generator, dtype=x.dtype)).clamp(0, 1)
+        for _ in range(3):
+            x_adv.requires_grad_()
+            divergence = F.kl_div(theirs(x_adv).log_softmax(1), clean, reduction="sum")
+            (grad,) = torch.autograd.grad(divergence, x_adv)
+            x_adv = (x_adv.detach() + 0.05 * grad.sign()).clamp(x - 0.1, x + 0.1).clamp(0, 1)
+        theirs.train()
+        logits, adversarial = theirs(x), theirs(x_adv)
+        robust = F.kl_div(adversarial.log_softmax(1), logits.softmax(1), reduction="none").sum(1)
+        loss = (torch.tensor([0.5, 1.0, 2.0])[y] * (F.cross_entropy(logits, y, reduction="none") + 6 * robust)).mean()
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+    for (name, a), b in zip(ours.state_dict().items(), theirs.state_dict().values(), strict=True):
+        assert torch.allclose(a, b, atol=1e-7), name
+
+
+def test_learning_rate_schedule() -> None:
+    schedule = plan(lr=0.1, lr_milestones=(75, 90, 100))
+    rates = [schedule.lr_at(epoch) for epoch in (1, 74, 75, 89, 90, 99, 100)]
+    assert rates == pytest.approx([0.1, 0.1, 0.01, 0.01, 0.001, 0.001, 0.0001])
+
+
+def test_unbalanced_data_and_a_batch_without_a_class(tmp_path: Path) -> None:
+    """A class rarer than a batch trains on, and its weight makes up for its rarity."""
+    y = torch.tensor([0] * 40 + [1] * 18 + [2] * 2)
+    train = Images(images(60).x, y)
+    strategy = WAT(train.class_counts(3), eta=0.1)
+    assert strategy.weights.natural[2] == pytest.approx(0.25 + 0.25 * 30)
+    the_plan = plan(epochs=2)
+    state = new_state(SmallCNN(3, 1), strategy, the_plan)
+    records = list(fit(state, train, images(9), Trades(beta=1.0, attack=trades_attack(eps=0.1)), the_plan))
+    assert records[-1].train.table.isfinite().all()
+    assert records[-1].train.counts.sum() == 48  # three whole batches of 16; the last partial one is left out
+
+
+def test_validation_measures_what_it_says() -> None:
+    """Losses under the objective's attack, accuracy under PGD, weights and BatchNorm statistics untouched."""
+    from worstclass.train import validate
+
+    model, valid = SmallCNN(3, 1), images(30)
+    objective = Trades(beta=6.0, attack=trades_attack(eps=0.1))
+    attack = PGD(eps=0.1, steps=5, step_size=0.03)
+    before = {name: tensor.clone() for name, tensor in model.state_dict().items()}
+    model.eval()
+    stats = validate(model, valid, objective, attack, 3, seed=1, epoch=4)
+    assert all(torch.equal(before[name], tensor) for name, tensor in model.state_dict().items())
+    generator = rng.generator(1, "valid", 4)
+    x, y = to_float(valid.x), valid.y
+    x_adv = objective.perturb(model, x, y, generator=generator)
+    attacked = attack(model, x, y, generator=generator)
+    losses = objective.losses(model, x, x_adv, y)
+    for k in range(3):
+        assert stats.mean("natural_loss")[k].item() == pytest.approx(losses.natural[y == k].mean().item(), rel=1e-5)
+        assert stats.mean("robust_loss")[k].item() == pytest.approx(losses.robust[y == k].mean().item(), rel=1e-5)
+        right = (model(attacked).argmax(1) == y)[y == k].double().mean().item()
+        assert stats.mean("robust_correct")[k].item() == pytest.approx(right)
+
+
+def test_selection_rules() -> None:
+    stats = ClassStats(2)
+    y = torch.tensor([0, 0, 1, 1])
+    stats.add(
+        y,
+        natural_loss=torch.tensor([1.0, 1.0, 2.0, 2.0]),
+        robust_loss=torch.tensor([0.0, 0.0, 1.0, 1.0]),
+        natural_correct=torch.tensor([1, 1, 1, 1]),
+        robust_correct=torch.tensor([1, 1, 1, 0]),
+    )
+    assert selection_score("worst-accuracy", stats, 5) == [0.5, 0.75]
+    assert selection_score("worst-loss", stats, 5) == [-3.0]
+    assert selection_score("average", stats, 5) == [0.75]
+    assert selection_score("last", stats, 5) == [5.0]
+
+
+@pytest.mark.parametrize("select", ["worst-accuracy", "worst-loss", "average", "last"])
+def test_the_selected_epoch_is_the_best_one(select: str, data: Path, tmp_path: Path) -> None:
+    run = train_run(tiny_config(data, select=select, epochs=4), tmp_path / "run")
+    key = {"worst-accuracy": lambda line: (line["valid"]["worst_robust_accuracy"], line["valid"]["robust_accuracy"])}
+    key["worst-loss"] = lambda line: -max(line["class_costs"][1:])
+    key["average"] = lambda line: line["valid"]["robust_accuracy"]
+    key["last"] = lambda line: line["epoch"]
+    best = max(run.log, key=lambda line: key[select](line))["epoch"]
+    _, epoch = run.load_model("selected")
+    assert epoch == best
+
+
+def test_normalisation_is_inside_the_model(data: Path, tmp_path: Path) -> None:
+    run = train_run(tiny_config(data, normalize=True, epochs=1), tmp_path / "run")
+    model, _ = run.load_model()
+    pixels = to_float(Images(*_train_part(data)).x)
+    assert torch.allclose(model.get_buffer("mean").flatten(), pixels.mean().float(), atol=1e-4)
+
+
+def _train_part(data: Path) -> tuple[torch.Tensor, torch.Tensor]:
+    from worstclass.data import open_source, split_validation
+
+    train, _ = split_validation(open_source(f"npz:{data}").read("train"), 3, 0.25)
+    return train.x, train.y
+
+
+def continue_run(recipe: str, out: Path) -> None:
+    """In a process of its own: start the run, or go on with it."""
+    train_run(make_config(tomllib.loads(recipe)), out, resume=(out / RECIPE).exists())
+
+
+class TestResume:
+    @pytest.mark.parametrize("method", ["wat", "frl-rwrm", "csl"])
+    def test_a_run_in_pieces_is_one_run(self, method: Method, data: Path, tmp_path: Path) -> None:
+        config = tiny_config(data, method=method, epochs=4)
+        whole, pieces = tmp_path / "whole", tmp_path / "pieces"
+        train_run(config, whole)
+
+        class Stop(Exception):
+            pass
+
+        def stop(line: dict[str, Any]) -> None:
+            raise Stop
+
+        with pytest.raises(Stop):
+            train_run(config, pieces, on_epoch=stop)
+        for _ in range(2):
+            with pytest.raises(Stop):
+                train_run(config, pieces, resume=True, on_epoch=stop)
+        train_run(config, pieces, resume=True)
+        assert_same_run(whole, pieces)
+
+    def test_killed_at_any_moment(self, data: Path, tmp_path: Path) -> None:
+        """SIGKILL, again and again, until the run is done: the same bytes as a run in peace."""
+        config = tiny_config(data, epochs=5)
+        whole, killed = tmp_path / "whole", tmp_path / "killed"
+        train_run(config, whole)
+        context = multiprocessing.get_context("forkserver")
+        context.set_forkserver_preload(["worstclass.runs"])
+        kills = 0
+        for attempt in range(60):
+            process = context.Process(target=continue_run, args=(to_toml(config), killed))
+            process.start()
+            process.join(timeout=0.1 * 1.12**attempt)
+            if process.exitcode is None:
+                process.kill()
+                kills += 1
+            process.join()
+            if process.exitcode == 0:
+                break
+            assert process.exitcode == -signal.SIGKILL
+        assert process.exitcode == 0
+        assert kills >= 5
+        assert_same_run(whole, killed)
+
+    def test_a_finished_run_resumes_to_itself(self, data: Path, tmp_path: Path) -> None:
+        run = train_run(tiny_config(data, epochs=1), tmp_path / "run")
+        before = {path.name: path.read_bytes() for path in run.folder.iterdir()}
+        train_run(run.config, run.folder, resume=True)
+        assert before == {path.name: path.read_bytes() for path in run.folder.iterdir()}
+
+    def test_other_data_is_refused(self, data: Path, tmp_path: Path) -> None:
+        mine = write_tiny_npz(tmp_path / "mine.npz")
+        run = train_run(tiny_config(mine, epochs=2), tmp_path / "run")
+        write_tiny_npz(mine, seed=1)
+        with pytest.raises(UserError, match="other data"):
+            train_run(run.config, run.folder, resume=True)
+
+    def test_the_checkpoint_holds_everything(self, data: Path, tmp_path: Path) -> None:
+        run = train_run(tiny_config(data, epochs=2), tmp_path / "run")
+        tensors, header = load_tensors(run.folder / LAST)
+        assert header["epoch"] == 2
+        assert {name.split(".")[0] for name in tensors} == {"model", "optimizer", "strategy"}
+        momenta = [name for name in tensors if name.startswith("optimizer.")]
+        assert len(momenta) == len(list(run.load_model()[0].parameters()))
+        costs = torch.tensor([line["class_costs"] for line in run.log], dtype=torch.float64).sum(0)
+        assert torch.allclose(tensors["strategy.cumulative_cost"], costs)
+
+
+def assert_same_run(one: Path, other: Path) -> None:
+    for name in (LAST, SELECTED):
+        assert (one / name).read_bytes() == (other / name).read_bytes(), name
+
+    def log(folder: Path) -> list[dict[str, Any]]:
+        lines = [json.loads(line) for line in (folder / LOG).read_text().splitlines()]
+        return [{key: value for key, value in line.items() if key != "seconds"} for line in lines]
+
+    assert log(one) == log(other)
+
+
+class Exploding(nn.Module):
+    """Returns NaN from its n-th training forward on."""
+
+    def __init__(self, after: int) -> None:
+        super().__init__()
+        self.net, self.calls, self.after = SmallCNN(3, 1), 0, after
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        self.calls += self.training
+        logits: torch.Tensor = self.net(x)
+        return logits * (float("nan") if self.calls > self.after else 1.0)
+
+
+def test_a_loss_that_is_not_finite_stops_the_run_and_says_where() -> None:
+    the_plan = plan(epochs=3, batch_size=20)
+    state = new_state(Exploding(after=4), uniform(3), the_plan)  # three steps an epoch: the fifth is epoch 2, step 2
+    with pytest.raises(TrainingError, match=r"epoch 2, step 2: .*still sound"):
+        list(fit(state, images(60), images(9), Natural(), the_plan))
+    assert state.epoch == 1
+
+
+def test_a_diverging_run_blames_the_rate_and_keeps_its_checkpoint(data: Path, tmp_path: Path) -> None:
+    config = tiny_config(data, lr=1e12, epochs=3)
+    with pytest.raises(TrainingError, match=r"epoch 1, step \d+: .*learning rate"):
+        train_run(config, tmp_path / "run")
+    if (tmp_path / "run" / LAST).exists():
+        assert open_run(tmp_path / "run").load_model("last")[1] >= 1
+
+
+def test_ctrl_c_says_how_to_go_on(data: Path, tmp_path: Path) -> None:
+    config = tiny_config(data, epochs=500)
+    (tmp_path / "r.toml").write_text(to_toml(config))
+    command = [sys.executable, "-m", "worstclass", "train", str(tmp_path / "r.toml"), "--out", str(tmp_path / "run")]
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    deadline = time.monotonic() + 60
+    while not (tmp_path / "run" / LAST).exists() and time.monotonic() < deadline:
+        time.sleep(0.1)
+    process.send_signal(signal.SIGINT)
+    stdout, stderr = process.communicate(timeout=30)
+    assert process.returncode == 130
+    assert f"worstclass train --resume {tmp_path / 'run'}" in stdout
+    assert "Traceback" not in stderr
+    assert open_run(tmp_path / "run").load_model("last")[1] >= 1
+
+
+def test_same_seed_same_run_other_seed_other_run(data: Path, tmp_path: Path) -> None:
+    def weights(config: Config, name: str) -> bytes:
+        train_run(config, tmp_path / name)
+        return (tmp_path / name / LAST).read_bytes()
+
+    first = weights(tiny_config(data, epochs=1), "a")
+    torch.manual_seed(123)
+    torch.rand(5)
+    assert first == weights(tiny_config(data, epochs=1), "b")
+    assert first != weights(tiny_config(data, epochs=1, seed=2), "c")

@@ -1,0 +1,41 @@
+"""A data set and settings small enough to train on in a second."""
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from worstclass.config import Config, make_config
+
+SIZE = 8
+
+
+def write_tiny_npz(path: Path, *, num_classes: int = 3, per_class: int = 40, seed: int = 0) -> Path:
+    """Noisy bars: class k is a bright row; the last class is the faintest, so it is the weakest."""
+    rng = np.random.default_rng(seed)
+    arrays: dict[str, Any] = {}
+    for part, count in (("train", per_class), ("test", per_class // 2)):
+        y = np.arange(num_classes * count) % num_classes
+        x = rng.normal(90, 35, size=(len(y), SIZE, SIZE))
+        brightness = np.linspace(90, 30, num_classes)
+        x[np.arange(len(y)), 2 * y % SIZE, :] += brightness[y][:, None]
+        arrays[f"x_{part}"], arrays[f"y_{part}"] = np.clip(x, 0, 255).astype(np.uint8), y
+    np.savez(path, class_names=np.array([f"row {k}" for k in range(num_classes)]), **arrays)
+    return path
+
+
+def tiny_config(data: Path, **settings: object) -> Config:
+    values: dict[str, object] = {
+        "method": "wat",
+        "data": f"npz:{data}",
+        "model": "small-cnn",
+        "epochs": 3,
+        "batch_size": 16,
+        "valid_fraction": 0.25,
+        "crop_padding": 1,
+        "eps": 0.05,
+        "attack_steps": 2,
+        "attack_step_size": 0.02,
+        "lr_milestones": [3],
+    }
+    return make_config(values | settings)
