@@ -1,6 +1,7 @@
 """Evaluation: outcomes that do not depend on batching, checks that speak, a card that holds every measure."""
 
 import json
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -16,8 +17,10 @@ from worstclass.data import Images, open_source
 from worstclass.errors import AttackError, UserError
 from worstclass.evaluate import Outcomes, check_inside, evaluate
 from worstclass.metrics import per_class_accuracy
-from worstclass.runs import Run, train_run
+from worstclass.report import load_results
+from worstclass.runs import ABOUT, SELECTED, Run, open_run, train_run
 from worstclass.subjects import CARD, OUTCOMES, evaluate_subject, model_subject, run_subject
+from worstclass.train.checkpoint import load_tensors
 
 
 @pytest.fixture(scope="module")
@@ -78,11 +81,75 @@ def test_rho_against_a_base(run: Run, tmp_path: Path) -> None:
     card = evaluate_subject(run_subject(run, checkpoint="last"), ["pgd-5"], tmp_path / "run", base=tmp_path / "base")
     assert {"rho", "average_difference", "worst_difference", "p_value"} <= set(card["columns"]["pgd-5"]["against_base"])
     with pytest.raises(UserError, match="not been evaluated under 'cw'"):
-        evaluate_subject(run_subject(run), ["cw"], tmp_path / "run", base=tmp_path / "base")
+        evaluate_subject(run_subject(run), ["cw"], tmp_path / "a", base=tmp_path / "base")
     with pytest.raises(UserError, match="other images"):
-        evaluate_subject(run_subject(run, part="valid"), ["pgd-5"], tmp_path / "run", base=tmp_path / "base")
+        evaluate_subject(run_subject(run, part="valid"), ["pgd-5"], tmp_path / "b", base=tmp_path / "base")
     with pytest.raises(UserError, match="has not been evaluated"):
-        evaluate_subject(run_subject(run), ["pgd-5"], tmp_path / "run", base=tmp_path)
+        evaluate_subject(run_subject(run), ["pgd-5"], tmp_path / "c", base=tmp_path)
+
+
+def test_a_second_evaluation_adds_to_the_first(run: Run, tmp_path: Path) -> None:
+    """The same weights on the same images: columns are added, as if all had been asked for at once."""
+    evaluate_subject(run_subject(run), ["pgd-5"], tmp_path / "twice")
+    twice = evaluate_subject(run_subject(run), ["cw-5"], tmp_path / "twice")
+    once = evaluate_subject(run_subject(run), ["pgd-5", "cw-5"], tmp_path / "once")
+    assert twice == once
+    assert Outcomes.load(tmp_path / "twice" / OUTCOMES).predictions.keys() == {
+        "natural",
+        "pgd-5",
+        "pgd-5/any",
+        "cw-5",
+        "cw-5/any",
+    }
+
+
+def test_an_evaluation_of_something_else_is_not_overwritten(run: Run, tmp_path: Path) -> None:
+    evaluate_subject(run_subject(run), ["pgd-5"], tmp_path)
+    before = {path.name: path.read_bytes() for path in tmp_path.iterdir()}
+    with pytest.raises(UserError, match="evaluation of something else"):
+        evaluate_subject(run_subject(run, part="valid"), ["pgd-5"], tmp_path)
+    with pytest.raises(UserError, match="evaluation of something else"):
+        evaluate_subject(run_subject(run), ["pgd-5"], tmp_path, seed=9)
+    assert before == {path.name: path.read_bytes() for path in tmp_path.iterdir()}
+    other = train_run(run.config, tmp_path / "other")
+    with pytest.raises(UserError, match="holds another run"):
+        evaluate_subject(run_subject(run), ["pgd-5"], other.folder)
+
+
+def test_images_of_another_shape_are_refused(tmp_path: Path) -> None:
+    data = write_tiny_npz(tmp_path / "tiny.npz")
+    run = train_run(tiny_config(data, epochs=1), tmp_path / "run")
+    with np.load(data) as archive:
+        arrays = dict(archive)
+    np.savez(data, **(arrays | {"x_test": arrays["x_test"][:, :, :6]}))
+    with pytest.raises(UserError, match=r"images of \[1, 8, 8\]"):
+        run_subject(run)
+
+
+def test_a_flipped_bit_anywhere_in_a_checkpoint_is_found(run: Run, tmp_path: Path) -> None:
+    """Header, weights, names: whatever the bit, the file is refused in one line."""
+    content = (run.folder / SELECTED).read_bytes()
+    rng = np.random.default_rng(0)
+    places = [*range(0, 2000, 50), *rng.integers(len(content), size=60).tolist()]
+    for place in places:
+        damaged = bytearray(content)
+        damaged[place] ^= 1 << int(rng.integers(8))
+        (tmp_path / "x.safetensors").write_bytes(damaged)
+        with pytest.raises(UserError, match=r"x\.safetensors"):
+            load_tensors(tmp_path / "x.safetensors")
+
+
+@pytest.mark.parametrize("content", ["{}", "[]", "null", "{", ""])
+def test_damaged_json_is_named(content: str, run: Run, tmp_path: Path) -> None:
+    folder = tmp_path / "run"
+    shutil.copytree(run.folder, folder)
+    evaluate_subject(run_subject(open_run(folder)), ["pgd-5"], folder)
+    (folder / CARD).write_text(content)
+    with pytest.raises(UserError, match=r"card\.json"):
+        load_results([folder])
+    (folder / ABOUT).write_text(content)
+    with pytest.raises(UserError, match=r"run\.json"):
+        open_run(folder)
 
 
 def test_validation_part_is_the_split_of_training(run: Run) -> None:

@@ -241,7 +241,7 @@ def _radius(text: str) -> float:
 def main() -> None:
     """Run the command; what the user can put right is one line on standard error and exit code 2."""
     try:
-        sys.exit(app(standalone_mode=False))
+        sys.exit(app(standalone_mode=False) or 0)
     except UserError as error:
         _fail(str(error), 2)
     except OSError as error:

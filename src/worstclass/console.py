@@ -97,7 +97,7 @@ def epoch_line(line: dict[str, Any], config: Config, names: Sequence[str]) -> st
         f"worst {100 * valid['worst_robust_accuracy']:.1f} {names[worst]}"
         + (f"  heaviest {names[heaviest]} {weights[heaviest]:.2f}" if moving else "")
         + ("  kept" if line["selected"] and config.select != "last" else "")
-        + (f"  {line['seconds']:.1f}s, {int(left // 60)}:{int(left % 60):02d} left")
+        + f"  {line['seconds']:.1f}s, {int(left // 60)}:{int(left % 60):02d} left"
     )
 
 

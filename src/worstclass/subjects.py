@@ -8,12 +8,12 @@ from typing import Any, Literal
 import torch
 from torch import nn
 
-from worstclass.attacks import make_attack
+from worstclass.attacks import PGD, make_attack
 from worstclass.attacks.pgd import Norm
 from worstclass.card import make_card
 from worstclass.data import Images, open_source, split_validation
 from worstclass.errors import UserError
-from worstclass.evaluate import NATURAL, Outcomes, evaluate
+from worstclass.evaluate import ANY, NATURAL, Outcomes, evaluate
 from worstclass.files import read_json, write_json
 from worstclass.models import make_model
 from worstclass.runs import RECIPE, Run, open_run
@@ -99,18 +99,23 @@ def evaluate_subject(
     """
     about = dict(subject.about) | {"eps": subject.eps, "norm": subject.norm, "seed": seed}
     earlier = _earlier(out, about)
-    attacks = {n: make_attack(n, eps=subject.eps, norm=subject.norm) for n in attack_names if n != NATURAL}
+    attacks = _attacks(subject, attack_names)
     base_outcomes = load_outcomes(base) if base else None
     Engine(precision="fp32").set_up(torch.device(device))  # strict: no TF32 in a number that is reported
     model = subject.model.to(device)
     outcomes = evaluate(model, subject.images, attacks, seed=seed, batch_size=batch_size, on_batch=on_batch)
     if earlier is not None:
         outcomes = Outcomes(outcomes.labels, earlier.predictions | outcomes.predictions)
+        attacks = _attacks(subject, [name for name in outcomes.predictions if not name.endswith(ANY)])
     card = make_card(outcomes, subject.class_names, attacks, about=about, base=base_outcomes)
     out.mkdir(parents=True, exist_ok=True)
     outcomes.save(out / OUTCOMES)
     write_json(out / CARD, card)
     return card
+
+
+def _attacks(subject: Subject, names: Sequence[str]) -> dict[str, PGD]:
+    return {name: make_attack(name, eps=subject.eps, norm=subject.norm) for name in names if name != NATURAL}
 
 
 def _earlier(out: Path, about: Mapping[str, Any]) -> Outcomes | None:

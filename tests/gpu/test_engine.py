@@ -22,36 +22,44 @@ def data(size: int = 512) -> Images:
     return Images(x, torch.randint(10, (size,), generator=generator)).to(DEVICE)
 
 
+@pytest.fixture
+def float64(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Steps in float64. In float32 a sign step turns the rounding of a tiny gradient into a whole step, and two right
+    engines drift apart within a few steps; in float64 what is left is a difference in what they compute."""
+    monkeypatch.setattr("worstclass.train.step.to_float", lambda x: x.double() / 255)
+
+
 def steps(method: Method, engine: Engine, count: int) -> tuple[list[torch.Tensor], torch.Tensor]:
-    """Weights and class table after some steps with a learning rate small enough that rounding stays rounding."""
-    settings: dict[str, Any] = {"method": method, "lr": 1e-3, "batch_size": 64, "model": "resnet18"}
+    """Weights and class table after some steps."""
+    settings: dict[str, Any] = {"method": method, "lr": 1e-2, "batch_size": 32, "model": "resnet18"}
     if method == "fixed":
         settings |= {"focus_class": 3, "focus_weight": 0.25}
     config = make_config(settings)
     images = data()
-    model = make_model("resnet18", num_classes=10, in_channels=3, seed=1)
+    model = make_model("resnet18", num_classes=10, in_channels=3, seed=1).double()
     state = new_state(model, config.make_strategy(images.class_counts(10).cpu()), config.make_plan(), DEVICE)
     step, take = prepare_step(state, images, config.make_objective(), config.make_plan(), engine)
     step.stats.reset()
     step.health.reset()
     step.generator.manual_seed(5)
     for number in range(count):
-        take(torch.arange(64 * number, 64 * number + 64, device=DEVICE) % len(images))
+        take(torch.arange(32 * number, 32 * number + 32, device=DEVICE) % len(images))
     assert step.health.complaint() is None
     return [p.detach().clone() for p in state.model.parameters()], step.stats.table.clone()
 
 
+@pytest.mark.usefixtures("float64")
 @pytest.mark.parametrize("method", ["natural", "pgd-at", "trades", "fixed", "wat", "frl-rw", "frl-rwrm", "csl"])
-def test_fast_fp32_is_eager_fp32(method: Method) -> None:
+def test_fast_is_eager(method: Method) -> None:
+    """Twenty steps, weight for weight."""
     eager, eager_table = steps(method, Engine(), 20)
     fast, fast_table = steps(method, Engine(fast=True), 20)
-    start = [p.detach() for p in make_model("resnet18", num_classes=10, in_channels=3, seed=1).to(DEVICE).parameters()]
-    moved = sum(float((a - s).norm() ** 2) for a, s in zip(eager, start, strict=True)) ** 0.5
+    start = make_model("resnet18", num_classes=10, in_channels=3, seed=1).double().to(DEVICE).parameters()
+    moved = sum(float((a - s.detach()).norm() ** 2) for a, s in zip(eager, start, strict=True)) ** 0.5
     apart = sum(float((a - b).norm() ** 2) for a, b in zip(eager, fast, strict=True)) ** 0.5
-    print(f"{method}: moved {moved:.4g}, apart {apart:.3g}, ratio {apart / moved:.2%}")
-    assert apart < 0.03 * moved
-    assert torch.equal(eager_table[:, 0], fast_table[:, 0])
-    assert torch.allclose(eager_table[:, 1:3], fast_table[:, 1:3], rtol=0.01)
+    print(f"{method}: moved {moved:.4g}, apart {apart:.3g}")
+    assert apart < 1e-5 * moved
+    assert torch.allclose(eager_table, fast_table, rtol=1e-6)
 
 
 def test_weights_and_rate_change_without_a_new_capture() -> None:
@@ -74,13 +82,11 @@ def test_weights_and_rate_change_without_a_new_capture() -> None:
 
 def test_attacks_compile_to_the_same_images() -> None:
     """Against the compiled view of a model, attacks end where they end against the model itself."""
-    images = data(64)
-    x, y = images.x.float() / 255, images.y
-    model = make_model("resnet18", num_classes=10, in_channels=3, seed=1).to(DEVICE).eval()
-    Engine().set_up(DEVICE)
+    images = data(32)
+    x, y = images.x.double() / 255, images.y
+    model = make_model("resnet18", num_classes=10, in_channels=3, seed=1).double().to(DEVICE).eval()
     _, attacked = Engine(fast=True).forwards(model)
     for attack in (pgd(10, eps=8 / 255), trades_attack(eps=8 / 255)):
         generators = [torch.Generator(DEVICE).manual_seed(1) for _ in range(2)]
         one, other = (attack(m, x, y, generator=g) for m, g in zip((model, attacked), generators, strict=True))
-        same = (one - other).abs() < 1e-5
-        assert same.float().mean() > 0.99  # a sign step turns a rounding of a tiny gradient into a whole step
+        assert ((one - other).abs() < 1e-9).double().mean() > 0.9999

@@ -66,14 +66,21 @@ def training(results: Sequence[Result]) -> Figure:
             left.annotate("kept", (kept, 1), color="#666666", fontsize=8, ha="right", rotation=90, va="bottom")
             left.set_ylim(0, None)
             left.set_title(f"{result.title}: validation accuracy under PGD-20 (%)", loc="left")
-            left.legend(frameon=False, loc="center right")
+            left.legend(frameon=False, loc="center left")
             weights = np.array([line["class_weights"] for line in log])
             heavy = set(np.argsort(weights[-1])[::-1][:3].tolist()) if np.ptp(weights) > 1e-6 else set()
             for k, name in enumerate(result.run.class_names):
                 color = COLORS[1 + sorted(heavy).index(k)] if k in heavy else "#bbbbbb"
-                right.plot(epochs, weights[:, k], color=color, linewidth=1.6 if k in heavy else 0.9)
-                if k in heavy:
-                    right.annotate(name, (epochs[-1], weights[-1, k]), color=color, fontsize=8, ha="left")
+                right.plot(
+                    epochs,
+                    weights[:, k],
+                    color=color,
+                    linewidth=1.6 if k in heavy else 0.9,
+                    label=name if k in heavy else None,
+                )
+            if heavy:
+                right.legend(frameon=False, loc="upper left", title="heaviest at the end", alignment="left")
+            right.set_ylim(min(0.5, 0.95 * weights.min()), max(1.5, 1.05 * weights.max()))
             right.set_title(f"{result.title}: class weights in training", loc="left")
             for axes in (left, right):
                 axes.set_xlabel("epoch")
