@@ -185,10 +185,17 @@ def test_cifar_label_out_of_range(tmp_path: Path, layout: Layout, label: list[in
 
 
 def test_cifar_missing_file_is_named_and_nothing_is_downloaded(tmp_path: Path) -> None:
-    folder = write_files(tmp_path / "cifar10", {k: v for k, v in FILES10.items() if k != "data_batch_2.bin"})
+    folder = write_files(tmp_path, {k: v for k, v in FILES10.items() if k != "data_batch_2.bin"})
     with pytest.raises(UserError, match=r"holds cifar10 but not data_batch_2\.bin\."):
         ensure_cifar(replace(SMALL10, url="file:///must/not/be/asked.tar.gz"), tmp_path)
     assert len(list(folder.iterdir())) == 3
+
+
+def test_cifar_download_that_was_killed_is_made_again(tmp_path: Path) -> None:
+    """Half of the files in the folder that downloads go to: the archive is asked for once more."""
+    write_files(tmp_path / "cifar10", {k: v for k, v in FILES10.items() if k != "data_batch_2.bin"})
+    with pytest.raises(UserError, match="cannot be downloaded"):
+        ensure_cifar(replace(SMALL10, url="file:///asked/again.tar.gz"), tmp_path)
 
 
 @pytest.mark.parametrize("where", [".", "cifar10", "cifar-10-batches-bin"])

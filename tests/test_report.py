@@ -57,6 +57,29 @@ def test_base_is_chosen_or_given(folders: list[Path]) -> None:
     assert [result.title for result in twice] == ["TRADES (trades)", "TRADES (trades)"]
 
 
+def test_a_natural_run_is_never_the_base(folders: list[Path], tmp_path: Path) -> None:
+    """Its accuracy under attack is next to nothing, and rho against it says nothing."""
+    data = folders[0].parent / "tiny.npz"
+    run = train_run(tiny_config(data, method="natural", epochs=1), tmp_path / "natural")
+    evaluate_subject(run_subject(run), ["pgd-5"], run.folder)
+    assert [result.is_base for result in load_results([run.folder, *folders])] == [False, True, False]
+    alone = load_results([run.folder, folders[1]])
+    assert not any("against_base" in column for result in alone for column in result.columns.values())
+    assert {row[6] for row in rows(alone)} == {""}
+
+
+def test_runs_with_other_attacks_or_radii(folders: list[Path], tmp_path: Path) -> None:
+    data = folders[0].parent / "tiny.npz"
+    run = train_run(tiny_config(data, epochs=1), tmp_path / "cw")
+    evaluate_subject(run_subject(run), ["cw-5"], run.folder)
+    write_report(load_results([folders[0], run.folder]), tmp_path / "report.html")
+    assert "cw-5" not in {path.stem for path in tmp_path.iterdir()}
+    wider = train_run(tiny_config(data, epochs=1, eps=0.1), tmp_path / "wider")
+    evaluate_subject(run_subject(wider), ["pgd-5"], wider.folder)
+    with pytest.raises(UserError, match="another eps"):
+        load_results([folders[0], wider.folder])
+
+
 def test_unevaluated_runs_are_named(folders: list[Path], tmp_path: Path) -> None:
     run = train_run(tiny_config(folders[0].parent / "tiny.npz", epochs=1), tmp_path / "run")
     with pytest.raises(UserError, match=re.escape(f"worstclass evaluate {run.folder}")):
@@ -94,4 +117,5 @@ def test_page_escapes_names(folders: list[Path], tmp_path: Path) -> None:
 
 def test_numbers_in_words() -> None:
     assert percent({"value": 0.612, "low": 0.5941, "high": 0.63}) == "61.2 [59.4, 63.0]"
-    assert number({"value": None, "low": 0.5, "high": None}, 2, sign=True) == "inf [+0.50, inf]"
+    assert number({"value": 0.7, "low": 0.5, "high": None}, 2, sign=True) == "+0.70 [+0.50, inf]"
+    assert number({"value": None, "low": -2.0, "high": None}, 2, sign=True) == "undefined"

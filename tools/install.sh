@@ -10,12 +10,14 @@ pin=$(grep '^torch==' constraints.txt)
 [ -x "$venv/bin/pip" ] || "${PYTHON:-python3}" -m venv "$venv"
 pip=("$venv/bin/pip" --disable-pip-version-check)
 
-if ! "$venv/bin/python" -c 'import torch' 2>/dev/null; then
+version=$("$venv/bin/python" -c 'import importlib.metadata as m; print(m.version("torch").split("+")[0])' 2>/dev/null || true)
+if [ "torch==$version" != "$pin" ]; then
     plan=$("${pip[@]}" install --quiet --dry-run --report - ${TORCH_INDEX:+--index-url "$TORCH_INDEX"} "$pin" 2>/dev/null || true)
     if [ -z "${CUDA:-}" ] && grep -q '"name": "nvidia-' <<<"$plan"; then
         echo "Here pip would install the CUDA build of $pin, several gigabytes." >&2
-        echo "For the CPU build: make $* TORCH_INDEX=<the CPU index that PyTorch's install page names>" >&2
-        echo "To accept CUDA:    make CUDA=1" >&2
+        echo "For the CPU build: make setup TORCH_INDEX=<the CPU index that PyTorch's install page names>" >&2
+        echo "To accept CUDA:    make setup CUDA=1" >&2
+        echo "Then run the same command again." >&2
         exit 1
     fi
     echo "Installing $pin"

@@ -10,7 +10,6 @@ import torch
 import worstclass
 from worstclass import metrics
 from worstclass.attacks import PGD
-from worstclass.errors import UserError
 from worstclass.evaluate import ANY, Ints, Outcomes
 
 
@@ -26,7 +25,9 @@ def measure(labels: Ints, predicted: Ints, class_names: Sequence[str]) -> dict[s
     return {
         "average": _with_interval(correct.sum() / counts.sum(), average_low, average_high),
         "worst": _with_interval(worst, *metrics.worst_interval(correct, counts)) | {"class": class_names[index]},
-        "worst_10_percent": metrics.worst_share(accuracy),
+        "worst_10_percent": _with_interval(
+            metrics.worst_share(accuracy), *metrics.worst_share_interval(correct, counts)
+        ),
         "class_variance": _with_interval(variance, *metrics.variance_interval(correct, counts)),
         "classes": [
             {"class": name, "images": int(n)} | _with_interval(a, lo, hi)
@@ -66,10 +67,6 @@ def make_card(
 
 def compare_with_base(outcomes: Outcomes, base: Outcomes, name: str, num_classes: int) -> dict[str, Any]:
     """Differences and rho of one column against the base run, paired image by image."""
-    if not np.array_equal(outcomes.labels, base.labels):
-        raise UserError("the base run was evaluated on other images: rho compares runs on the same ones.")
-    if name not in base.predictions:
-        raise UserError(f"the base run has not been evaluated under '{name}'.")
     result = metrics.compare(outcomes.labels, outcomes.predictions[name], base.predictions[name], num_classes)
     return {
         "rho": _with_interval(*result.rho),

@@ -72,8 +72,8 @@ def train(
     resume: Annotated[Path | None, typer.Option(help="continue the run in this folder")] = None,
     data_dir: DataDir = Path("data"),
     device: Device = "auto",
-    engine: Annotated[str, typer.Option(help="auto, eager, or fast (one CUDA graph a step; needs a GPU)")] = "auto",
-    precision: Annotated[str, typer.Option(help="auto, fp32, tf32 or bf16")] = "auto",
+    engine: Annotated[str | None, typer.Option(help="eager, or fast (experimental: one CUDA graph a step)")] = None,
+    precision: Annotated[str | None, typer.Option(help="fp32, tf32 or bf16; a GPU's default is tf32")] = None,
     allow_code: AllowCode = False,
     tensorboard: Annotated[bool, typer.Option("--tensorboard", help="also log to RUN/tensorboard")] = False,
 ) -> None:
@@ -84,7 +84,10 @@ def train(
     if resume is not None:
         if chosen or out:
             raise UserError("--resume continues a run as it was started: it takes no --set and no --out.")
-        config, folder = open_run(resume).config, resume
+        run = open_run(resume)
+        config, folder = run.config, resume
+        engine = engine or ("fast" if run.about["engine"]["fast"] else "eager")  # as it was started
+        precision = precision or run.about["engine"]["precision"]
     else:
         assert recipe is not None
         config = make_config(read_recipe(recipe) | chosen, "" if chosen else recipe)
@@ -109,12 +112,12 @@ def evaluate(
     target: Annotated[str, typer.Argument(help="a run folder, or module.path:factory of a model of your own")],
     attacks: Annotated[str, typer.Option(help="comma-separated: natural, fgsm, pgd-N, cw, cw-N")] = DEFAULT_ATTACKS,
     base: Annotated[Path | None, typer.Option(help="folder of an evaluated vanilla run, for rho")] = None,
-    checkpoint: Annotated[str, typer.Option(help="selected or last (of a run)")] = "selected",
-    part: Annotated[str, typer.Option(help="test or valid (of a run)")] = "test",
+    checkpoint: Annotated[str | None, typer.Option(help="selected (default) or last (of a run)")] = None,
+    part: Annotated[str | None, typer.Option(help="test (default) or valid (of a run)")] = None,
     weights: Annotated[Path | None, typer.Option(help="safetensors weights (of your own model)")] = None,
     data: Annotated[str | None, typer.Option(help="data set (of your own model)")] = None,
     eps: Annotated[str | None, typer.Option(help="radius, such as 8/255 (of your own model)")] = None,
-    norm: Annotated[str, typer.Option(help="linf or l2 (of your own model)")] = "linf",
+    norm: Annotated[str | None, typer.Option(help="linf (default) or l2 (of your own model)")] = None,
     out: Annotated[Path | None, typer.Option(help="folder for card.json and outcomes.npz; default: the run")] = None,
     seed: Annotated[int, typer.Option(min=0, help="seed of the attacks' random starts")] = 0,
     batch_size: Annotated[int, typer.Option(min=1, help="images at a time")] = 500,
@@ -128,22 +131,25 @@ def evaluate(
     if runs_user_code(target) and not Path(target).exists():
         if weights is None or data is None or eps is None or out is None:
             raise UserError(f"to evaluate '{target}', give --weights, --data, --eps and --out.")
+        for option, value in (("--checkpoint", checkpoint), ("--part", part)):
+            if value is not None:
+                raise UserError(f"{option} is for a run; {target} is a model of your own.")
         subject = model_subject(
             target,
             weights=weights,
             data=data,
             eps=_radius(eps),
-            norm=choose("norm", norm, get_args(Norm)),
+            norm=choose("norm", norm or "linf", get_args(Norm)),
             data_dir=data_dir,
         )
     else:
-        for option, value in (("--weights", weights), ("--data", data), ("--eps", eps)):
-            if value is not None:
+        for option, given in (("--weights", weights), ("--data", data), ("--eps", eps), ("--norm", norm)):
+            if given is not None:
                 raise UserError(f"{option} is for a model of your own; the run {target} carries its own.")
         subject = run_subject(
             open_run(Path(target)),
-            checkpoint=choose("checkpoint", checkpoint, ("selected", "last")),
-            part=choose("part", part, ("test", "valid")),
+            checkpoint=choose("checkpoint", checkpoint or "selected", ("selected", "last")),
+            part=choose("part", part or "test", ("test", "valid")),
             data_dir=data_dir,
             allow_code=allow_code,
         )
@@ -210,15 +216,16 @@ def pick_device(name: str) -> torch.device:
     return torch.device(name)
 
 
-def pick_engine(engine: str, precision: str, device: torch.device) -> Engine:
-    """`auto` is fast bfloat16 on a GPU that can, and eager float32 elsewhere."""
-    able = device.type == "cuda" and torch.cuda.is_bf16_supported()
-    name = choose("engine", engine, ("auto", "eager", "fast"))
-    fast = able if name == "auto" else name == "fast"
-    if fast and device.type != "cuda":
-        raise UserError("engine 'fast' needs a GPU; torch sees none here.")
-    kind = choose("precision", precision, ("auto", *get_args(Precision)))
-    return Engine(fast=fast, precision=("bf16" if able and fast else "fp32") if kind == "auto" else kind)
+def pick_engine(engine: str | None, precision: str | None, device: torch.device) -> Engine:
+    """The engine asked for; left open, eager, and TF32 on a GPU (bfloat16 for the fast one)."""
+    fast = choose("engine", engine or "eager", ("eager", "fast")) == "fast"
+    on_gpu = device.type == "cuda"
+    if fast and not on_gpu:
+        raise UserError("engine 'fast' needs a GPU.")
+    kind = choose("precision", precision or ("bf16" if fast else "tf32" if on_gpu else "fp32"), get_args(Precision))
+    if kind != "fp32" and not on_gpu:
+        raise UserError(f"precision '{kind}' needs a GPU; a CPU trains in fp32.")
+    return Engine(fast=fast, precision=kind)
 
 
 def choose(what: str, given: str, allowed: Sequence[str]) -> Any:

@@ -38,6 +38,14 @@ def parse_number(value: object) -> object:
     return value
 
 
+def refuse_bool(value: object) -> object:
+    """`true` is not 1."""
+    if isinstance(value, bool):
+        raise ValueError(f"{str(value).lower()} is not a whole number")
+    return value
+
+
+Whole = Annotated[int, BeforeValidator(refuse_bool)]
 Number = Annotated[float, BeforeValidator(parse_number), Field(allow_inf_nan=False)]
 Positive = Annotated[Number, Field(gt=0)]
 NotNegative = Annotated[Number, Field(ge=0)]
@@ -56,26 +64,30 @@ class Config(BaseModel):
     data: Annotated[str, AfterValidator(check_data_name)] = Field("cifar10", description="data set")
     model: Annotated[str, AfterValidator(check_model_name)] = Field("resnet18", description="network f")
     normalize: bool = Field(False, description="standardise channels inside the model, by training-set statistics")
-    epochs: int = Field(100, ge=1, description="epochs T")
-    batch_size: int = Field(128, ge=1, description="images a step")
+    epochs: Whole = Field(100, ge=1, description="epochs T")
+    batch_size: Whole = Field(128, ge=1, description="images a step")
     lr: Positive = Field(0.1, description="learning rate lambda of SGD")
-    lr_milestones: tuple[int, ...] = Field((75, 90, 100), description="epochs from which the rate is multiplied again")
+    lr_milestones: tuple[Whole, ...] = Field(
+        (75, 90, 100), description="epochs from which the rate is multiplied again"
+    )
     lr_decay: Positive = Field(0.1, description="factor at each milestone")
     momentum: Annotated[Number, Field(ge=0, lt=1)] = Field(0.9, description="momentum of SGD")
     weight_decay: NotNegative = Field(2e-4, description="weight decay")
-    crop_padding: int = Field(4, ge=0, description="zero padding before the random crop, in pixels; 0: no crop")
+    crop_padding: Whole = Field(4, ge=0, description="zero padding before the random crop, in pixels; 0: no crop")
     flip: bool = Field(True, description="random horizontal flips")
     valid_fraction: Share = Field(0.06, description="share of each class, its last images, held out for validation")
     eps: Annotated[Positive, Field(le=1)] = Field(
         8 / 255, description="L-inf radius epsilon of attack and evaluation, images in [0, 1]"
     )
-    attack_steps: int = Field(10, ge=1, description="steps of the training attack")
-    attack_step_size: Positive = Field(0.007, description="step size of the training attack")
+    attack_steps: Whole = Field(10, ge=1, description="steps of the training attack")
+    attack_step_size: Positive | None = Field(
+        None, description="step size of the training attack; left out, 0.007, and eps/4 for frl-rwrm"
+    )
     beta: NotNegative = Field(6.0, description="weight beta of the KL term of TRADES")
     eta: Positive = Field(0.1, description="learning rate eta of Hedge (wat)")
     variant: Literal["paper", "reference"] = Field("paper", description="wat as in the paper, or as in its public code")
     class_weights: tuple[NotNegative, ...] | None = Field(None, description="w_1..w_K, summing to 1 (fixed)")
-    focus_class: int | None = Field(None, ge=0, description="index of the class that gets focus_weight (fixed)")
+    focus_class: Whole | None = Field(None, ge=0, description="index of the class that gets focus_weight (fixed)")
     focus_weight: Share | None = Field(None, description="w_c of focus_class; the others share the rest (fixed)")
     frl_tau: NotNegative = Field(0.05, description="allowed gap to the mean, tau_1 = tau_2 (frl)")
     frl_rate: Positive = Field(0.05, description="step of the multipliers, alpha_1 = alpha_2 (frl)")
@@ -84,7 +96,7 @@ class Config(BaseModel):
     select: Select = Field(
         "worst-accuracy", description="which epoch to keep, judged on validation; worst-loss is the paper's"
     )
-    seed: int = Field(1, ge=0, description="seed of weights, order, augmentation and attack starts")
+    seed: Whole = Field(1, ge=0, description="seed of weights, order, augmentation and attack starts")
 
     @model_validator(mode="after")
     def _consistent(self) -> "Config":
@@ -103,11 +115,11 @@ class Config(BaseModel):
     def make_objective(self) -> Objective:
         """The base objective of the method."""
         name = self.objective or (self.method if self.method in ("natural", "pgd-at") else "trades")
+        step = self.attack_step_size or (self.eps / 4 if self.method == "frl-rwrm" else 0.007)
         if name == "natural":
             return Natural()
         if name == "pgd-at":
-            return Madry(attack=PGD(eps=self.eps, steps=self.attack_steps, step_size=self.attack_step_size))
-        step = self.eps / 4 if self.method == "frl-rwrm" else self.attack_step_size  # FRL's step follows the radius
+            return Madry(attack=PGD(eps=self.eps, steps=self.attack_steps, step_size=step))
         return Trades(beta=self.beta, attack=trades_attack(eps=self.eps, steps=self.attack_steps, step_size=step))
 
     def make_strategy(self, class_counts: torch.Tensor) -> ClassStrategy:

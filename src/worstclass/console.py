@@ -16,7 +16,7 @@ from worstclass.errors import UserError
 from worstclass.report import Result, rich_table
 from worstclass.report.results import attack_title
 from worstclass.report.tables import number, percent
-from worstclass.runs import Run, open_run, train_run
+from worstclass.runs import RECIPE, Run, open_run, train_run
 from worstclass.subjects import Subject, evaluate_subject
 from worstclass.train.engine import Engine
 
@@ -80,7 +80,8 @@ def train_with_progress(
             )
         except KeyboardInterrupt:
             progress.stop()
-            say(f"\nStopped. Continue with: worstclass train --resume {folder}")
+            started = (folder / RECIPE).is_file()
+            say(f"\nStopped. Continue with: worstclass train --resume {folder}" if started else "\nStopped.")
             raise typer.Exit(130) from None
 
 

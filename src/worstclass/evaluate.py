@@ -76,8 +76,10 @@ def evaluate(
 @torch.no_grad()
 def _predict_all(model: Classifier, images: Images, batch_size: int) -> Ints:
     device = next(model.parameters()).device
-    batches = [model(to_float(x.to(device))).argmax(1).cpu() for x in images.x.split(batch_size)]
-    return np.asarray(torch.cat(batches).numpy(), dtype=np.int64)
+    logits = [model(to_float(x.to(device))).cpu() for x in images.x.split(batch_size)]
+    if not all(bool(batch.isfinite().all()) for batch in logits):
+        raise UserError("the model returns logits that are not finite on clean images: there is nothing to measure.")
+    return np.asarray(torch.cat(logits).argmax(1).numpy(), dtype=np.int64)
 
 
 def _attack_all(

@@ -135,6 +135,17 @@ def variance_interval(correct: ArrayLike, counts: ArrayLike, *, level: float = 0
     return Interval(max(0.0, float(2 * value - high)), max(0.0, float(2 * value - low)))
 
 
+def worst_share_interval(
+    correct: ArrayLike, counts: ArrayLike, share: float = 0.1, *, level: float = 0.95, seed: int = 0
+) -> Interval:
+    """A reverse bootstrap of `worst_share`: like the worst class, it is biased low by noise."""
+    k, n = np.asarray(correct), np.asarray(counts)
+    k, n = k[n > 0], n[n > 0]
+    drawn = np.sort(bootstrap_accuracies(k, n, seed=seed), axis=1)[:, : max(1, round(share * len(n)))].mean(1)
+    low, high = _reverse(worst_share(k / n, share), drawn, level)
+    return Interval(max(0.0, low), min(1.0, high))
+
+
 class Comparison(NamedTuple):
     """A run against a base run on the same images: differences, rho, and McNemar's exact p-value of the averages."""
 

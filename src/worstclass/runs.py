@@ -2,8 +2,9 @@
 
 import hashlib
 import json
+import os
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +25,7 @@ from worstclass.train.checkpoint import load_state, load_tensors, load_weights, 
 from worstclass.train.engine import Engine
 
 RECIPE, ABOUT, LOG = "recipe.toml", "run.json", "log.jsonl"
-ABOUT_KEYS = {"num_classes", "class_names", "in_channels", "image_size", "valid_images", "data_digest"}
+ABOUT_KEYS = {"num_classes", "class_names", "in_channels", "image_size", "valid_images", "data_digest", "engine"}
 LAST, SELECTED = "last.safetensors", "selected.safetensors"
 
 
@@ -87,6 +88,22 @@ def build_model(config: Config, num_classes: int, in_channels: int, train: Image
     return Normalized(model, pixels.mean((0, 2, 3)).tolist(), std.tolist())
 
 
+def check_classifier(model: nn.Module, images: Images, num_classes: int, name: str) -> None:
+    """Try two images: a model that does not take them, or does not return K logits each, is an error in one line."""
+    mode = model.training
+    try:
+        with torch.no_grad():
+            logits = model.eval()(to_float(images.x[:2]))
+    except Exception as error:  # whatever a user's model may raise
+        shape = tuple(images.x.shape[1:])
+        raise UserError(f"model '{name}' cannot take images of {shape}: {str(error).splitlines()[0]}.") from error
+    finally:
+        model.train(mode)
+    if not isinstance(logits, Tensor) or logits.shape != (len(images.x[:2]), num_classes):
+        found = tuple(logits.shape) if isinstance(logits, Tensor) else type(logits).__name__
+        raise UserError(f"model '{name}' must return logits (B, {num_classes}), not {found} for a batch of two.")
+
+
 def train_run(
     config: Config,
     out: Path,
@@ -119,12 +136,14 @@ def train_run(
         "image_size": list(images.x.shape[2:]),
         "train_images": len(train),
         "valid_images": len(valid),
-        "data_digest": _fingerprint(images),
+        "data_digest": fingerprint(images),
         "versions": versions(),
+        "engine": asdict(engine or Engine()) | {"device": str(device), "threads": torch.get_num_threads()},
     }
     plan, objective = config.make_plan(), config.make_objective()
     strategy = config.make_strategy(train.class_counts(source.num_classes))
     model = build_model(config, source.num_classes, images.x.shape[1], train)
+    check_classifier(model, train, source.num_classes, config.model)
     state = new_state(model, strategy, plan, device)
     best = _restore(out, state, about) if resume else None
     if not resume:
@@ -170,8 +189,7 @@ def describe(record: EpochRecord) -> dict[str, Any]:
         "seconds": round(record.seconds, 3),
         "train": {
             "loss": float(record.train.overall("natural_loss", "robust_loss")),
-            "natural_accuracy": float(record.train.overall("natural_correct")),
-            "robust_accuracy": float(record.train.overall("robust_correct")),
+            "accuracy": float(record.train.overall("robust_correct")),  # on the images trained on: attacked, or clean
         },
         "valid": {
             "loss": float(record.valid.overall("natural_loss", "robust_loss")),
@@ -210,8 +228,8 @@ def _restore(out: Path, state: State, about: dict[str, Any]) -> dict[str, Any] |
     best: dict[str, Any] | None = None
     if (out / LAST).is_file():
         best = load_state(out / LAST, state)["best"]
-    if (out / LOG).is_file():
-        lines = (out / LOG).read_text().splitlines()[: state.epoch]
+    if (out / LOG).is_file() or state.epoch:
+        lines = (out / LOG).read_text().splitlines()[: state.epoch] if (out / LOG).is_file() else []
         if len(lines) < state.epoch:
             raise UserError(
                 f"{out / LOG} has {len(lines)} lines, the checkpoint is of epoch {state.epoch}: the log is damaged."
@@ -225,13 +243,16 @@ def _append_log(path: Path, line: dict[str, Any]) -> None:
         raise TrainingError(f"class costs are not finite at epoch {line['epoch']}.")
     with path.open("a") as file:
         file.write(json.dumps(line) + "\n")
+        file.flush()
+        os.fsync(file.fileno())
 
 
 def _finite(value: float) -> bool:
     return value == value and abs(value) != float("inf")
 
 
-def _fingerprint(images: Images) -> str:
+def fingerprint(images: Images) -> str:
+    """SHA-256 of images and labels: what a number was measured on."""
     digest = hashlib.sha256()
     for tensor in (images.x, images.y):
         digest.update(_bytes(tensor))

@@ -1,6 +1,6 @@
 """Whom to evaluate: a run of ours, or anybody's model; from here on they are treated alike."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -16,7 +16,7 @@ from worstclass.errors import UserError
 from worstclass.evaluate import ANY, NATURAL, Outcomes, evaluate
 from worstclass.files import read_json, write_json
 from worstclass.models import make_model
-from worstclass.runs import RECIPE, Run, open_run
+from worstclass.runs import RECIPE, Run, check_classifier, fingerprint
 from worstclass.train.checkpoint import digest, load_tensors, load_weights
 from worstclass.train.engine import Engine
 
@@ -25,7 +25,10 @@ CARD, OUTCOMES = "card.json", "outcomes.npz"
 
 @dataclass(frozen=True)
 class Subject:
-    """A model in evaluation mode, the images to judge it on, and the ball it must hold in."""
+    """A model in evaluation mode, the images to judge it on, and the ball it must hold in.
+
+    `about` says what it is, and `home` is the folder of the run it comes from.
+    """
 
     model: nn.Module
     images: Images
@@ -33,6 +36,7 @@ class Subject:
     eps: float
     norm: Norm
     about: Mapping[str, Any]
+    home: Path | None = None
 
 
 def run_subject(
@@ -57,15 +61,15 @@ def run_subject(
         found = list(images.x.shape[1:])
         raise UserError(f"{run.folder} was trained on images of {shape}; {run.config.data} has {found} here.")
     about = {
-        "run": run.folder.name,
         "recipe": run.config.model_dump(mode="json"),
         "checkpoint": checkpoint,
         "epoch": epoch,
         "data": run.config.data,
         "part": part,
+        "images": fingerprint(images),
         "weights": digest(dict(model.state_dict())),
     }
-    return Subject(model, images, run.class_names, run.config.eps, "linf", about)
+    return Subject(model, images, run.class_names, run.config.eps, "linf", about, run.folder)
 
 
 def model_subject(
@@ -75,9 +79,10 @@ def model_subject(
     source = open_source(data, data_dir=data_dir)
     images = source.read("test")
     model = make_model(factory, num_classes=source.num_classes, in_channels=images.x.shape[1])
+    check_classifier(model, images, source.num_classes, factory)
     tensors, _ = load_tensors(weights, ours=False)
     load_weights(model, tensors, weights)
-    about = {"model": factory, "data": data, "part": "test", "weights": digest(tensors)}
+    about = {"model": factory, "data": data, "part": "test", "images": fingerprint(images), "weights": digest(tensors)}
     return Subject(model.eval(), images, source.class_names, eps, norm, about)
 
 
@@ -98,9 +103,9 @@ def evaluate_subject(
     the same weights on the same images is added to; a folder that holds anything else is refused.
     """
     about = dict(subject.about) | {"eps": subject.eps, "norm": subject.norm, "seed": seed}
-    earlier = _earlier(out, about)
+    earlier = _earlier(out, about, subject.home)
     attacks = _attacks(subject, attack_names)
-    base_outcomes = load_outcomes(base) if base else None
+    base_outcomes = load_base(base, about, attacks) if base else None
     Engine(precision="fp32").set_up(torch.device(device))  # strict: no TF32 in a number that is reported
     model = subject.model.to(device)
     outcomes = evaluate(model, subject.images, attacks, seed=seed, batch_size=batch_size, on_batch=on_batch)
@@ -108,6 +113,9 @@ def evaluate_subject(
         outcomes = Outcomes(outcomes.labels, earlier.predictions | outcomes.predictions)
         attacks = _attacks(subject, [name for name in outcomes.predictions if not name.endswith(ANY)])
     card = make_card(outcomes, subject.class_names, attacks, about=about, base=base_outcomes)
+    if earlier is not None:  # the same weights on the same images: what was known of a column stays known
+        for name, column in load_card(out)["columns"].items():
+            card["columns"][name] = column | card["columns"][name]
     out.mkdir(parents=True, exist_ok=True)
     outcomes.save(out / OUTCOMES)
     write_json(out / CARD, card)
@@ -118,9 +126,26 @@ def _attacks(subject: Subject, names: Sequence[str]) -> dict[str, PGD]:
     return {name: make_attack(name, eps=subject.eps, norm=subject.norm) for name in names if name != NATURAL}
 
 
-def _earlier(out: Path, about: Mapping[str, Any]) -> Outcomes | None:
+def load_base(folder: Path, about: Mapping[str, Any], attacks: Iterable[str]) -> Outcomes:
+    """The outcomes of a vanilla run, if rho may compare with them: the same images, in the same ball."""
+    outcomes, base_about = load_outcomes(folder), load_card(folder)["about"]
+    check_comparable(about, base_about, str(folder))
+    missing = [name for name in attacks if name not in outcomes.predictions]
+    if missing:
+        raise UserError(f"the base run {folder} has not been evaluated under {', '.join(missing)}.")
+    return outcomes
+
+
+def check_comparable(about: Mapping[str, Any], other: Mapping[str, Any], name: str) -> None:
+    """Raise unless two evaluations are of the same images under the same attacks."""
+    for key, what in (("images", "on other images"), ("eps", "with another eps"), ("norm", "in another norm")):
+        if about.get(key) != other.get(key):
+            raise UserError(f"{name} was evaluated {what}: it cannot be compared with.")
+
+
+def _earlier(out: Path, about: Mapping[str, Any], home: Path | None) -> Outcomes | None:
     """The outcomes in a folder, if they are of the same subject; an error if they are of another."""
-    if (out / RECIPE).is_file() and open_run(out).folder.name != about.get("run"):
+    if (out / RECIPE).is_file() and (home is None or not out.samefile(home)):
         raise UserError(f"{out} holds another run; choose another --out.")
     if not (out / CARD).is_file():
         return None

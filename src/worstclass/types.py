@@ -36,7 +36,9 @@ class Attack(Protocol):
 class Losses(NamedTuple):
     """Per-sample losses, not reduced, and the logits they came from.
 
-    The training loss of sample i is `natural[i] + robust[i]`, each (B,); the logits are (B, K).
+    The training loss of sample i is `natural[i] + robust[i]`, each (B,); the logits are (B, K). An objective with one
+    forward returns its logits twice, so in training tables natural and robust accuracy are what its own images give:
+    only validation tables have clean accuracy and accuracy under PGD.
     """
 
     natural: Tensor

@@ -2,13 +2,14 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Literal, NamedTuple
+from typing import Literal, NamedTuple, get_args
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
 from worstclass import rng
+from worstclass.errors import UserError, unknown
 from worstclass.objectives import kl_divergence
 from worstclass.rng import Randomness
 from worstclass.types import Classifier
@@ -58,6 +59,13 @@ class PGD:
     start_scale: float = 0.001
     restarts: int = 1
     keep: Keep = "last"
+
+    def __post_init__(self) -> None:
+        for name, kind in (("norm", Norm), ("loss", Loss), ("start", Start), ("keep", Keep)):
+            if getattr(self, name) not in get_args(kind):
+                raise unknown(name, str(getattr(self, name)), get_args(kind))
+        if self.eps < 0 or self.steps < 0 or self.step_size < 0 or self.restarts < 1:
+            raise UserError(f"{self}: eps, steps and step_size must not be negative, restarts at least 1.")
 
     def __call__(
         self, model: Classifier, x: Tensor, y: Tensor, *, margin: Tensor | None = None, generator: Randomness = None

@@ -14,6 +14,7 @@ import torch
 
 from worstclass.data.images import Images
 from worstclass.errors import UserError
+from worstclass.files import write_atomic
 
 PIXELS = 3 * 32 * 32
 
@@ -71,6 +72,8 @@ def ensure_cifar(layout: Layout, data_dir: Path, notify: Callable[[str, int, int
     for folder in candidates:
         if any((folder / name).is_file() for name in layout.files):
             missing = [name for name in layout.files if not (folder / name).is_file()]
+            if missing and folder == data_dir / layout.name:  # ours: a download that was killed while it unpacked
+                break
             if missing:
                 raise UserError(f"{folder} holds {layout.name} but not {', '.join(missing)}.")
             return folder
@@ -130,7 +133,7 @@ def download_cifar(layout: Layout, folder: Path, notify: Callable[[str, int, int
                 name = Path(member.name).name
                 stream = tar.extractfile(member) if name in wanted and member.isfile() else None
                 if stream:
-                    (folder / name).write_bytes(stream.read())
+                    write_atomic(folder / name, stream.read())
     except OSError as error:  # no network, a time-out, a folder that cannot be written
         raise UserError(
             f"{layout.name} is not in {folder.parent} and cannot be downloaded ({error}); "

@@ -17,7 +17,7 @@ def folder_names(path: Path) -> tuple[str, ...]:
     train = path / "train"
     if not train.is_dir():
         raise UserError(f"no folder {train}: folder:PATH needs train/ and test/, each with one folder for each class.")
-    names = tuple(sorted(entry.name for entry in train.iterdir() if entry.is_dir()))
+    names = tuple(sorted(entry.name for entry in train.iterdir() if entry.is_dir() and not entry.name.startswith(".")))
     if len(names) < 2:
         raise UserError(f"{train} has {len(names)} class folder(s); two or more are needed.")
     return names
@@ -28,7 +28,7 @@ def read_folder(path: Path, part: Literal["train", "test"]) -> Images:
     names = folder_names(path)
     if not (path / part).is_dir():
         raise UserError(f"no folder {path / part}.")
-    extra = {entry.name for entry in (path / part).iterdir() if entry.is_dir()} - set(names)
+    extra = {e.name for e in (path / part).iterdir() if e.is_dir() and not e.name.startswith(".")} - set(names)
     if extra:
         raise UserError(f"{path / part} has classes that train/ has not: {', '.join(sorted(extra))}.")
     arrays, labels = [], []

@@ -51,7 +51,10 @@ def make_model(name: str, *, num_classes: int, in_channels: int, seed: int = 0) 
     with torch.random.fork_rng(devices=[]):  # initialisers know only the global generator
         torch.manual_seed(rng.derive_seed(seed, "init"))
         if runs_user_code(name):
-            return _user_factory(name)(num_classes=num_classes, in_channels=in_channels)
+            try:
+                return _user_factory(name)(num_classes=num_classes, in_channels=in_channels)
+            except TypeError as error:
+                raise UserError(f"model '{name}' must take num_classes and in_channels: {error}.") from error
         if name in MODELS:
             return MODELS[name](num_classes, in_channels)
         depth, width = name.removeprefix("wrn").split("-")

@@ -20,6 +20,7 @@ STYLE: Any = {
     "grid.color": "#e6e6e6",
     "svg.hashsalt": "worstclass",  # equal figures, equal bytes
     "svg.fonttype": "none",
+    "text.parse_math": False,  # a class may be called $x$
 }
 
 
@@ -32,7 +33,9 @@ def classwise(results: Sequence[Result], attack: str) -> Figure:
         places, width = np.arange(len(names)), 0.8 / len(results)
         for index, result in enumerate(results):
             classes = result.columns[attack]["classes"]
-            value, low, high = (100 * np.array([c[key] for c in classes]) for key in ("value", "low", "high"))
+            value, low, high = (
+                100 * np.array([c[key] for c in classes], dtype=float) for key in ("value", "low", "high")
+            )
             offset = (index - (len(results) - 1) / 2) * width
             color = COLORS[index % len(COLORS)]
             axes.bar(places + offset, value, 0.92 * width, color=color, label=result.title)

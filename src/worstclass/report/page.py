@@ -18,7 +18,8 @@ from worstclass.report.tables import HEADER, rows
 def headline(results: Sequence[Result]) -> list[str]:
     """What the numbers say, in sentences: the weakest class, and what each run gains and pays for it."""
     sentences = []
-    attack = list(results[0].columns)[-1] if "pgd-100" not in results[0].columns else "pgd-100"
+    shared = shared_attacks(results)
+    attack = "pgd-100" if "pgd-100" in shared else shared[-1]  # natural is always there
     for result in results:
         column = result.columns[attack]
         average, worst = 100 * column["average"]["value"], 100 * column["worst"]["value"]

@@ -9,7 +9,7 @@ from worstclass.card import compare_with_base, measure
 from worstclass.errors import UserError
 from worstclass.evaluate import ANY, Outcomes
 from worstclass.runs import Run, open_run
-from worstclass.subjects import load_card, load_outcomes
+from worstclass.subjects import check_comparable, load_card, load_outcomes
 
 NAMES = {"natural": "Natural", "trades": "TRADES", "wat": "WAT", "pgd-at": "PGD-AT", "csl": "CSL"}
 NAMES |= {"frl-rw": "FRL-RW", "frl-rwrm": "FRL-RWRM", "fixed": "Fixed weights"}
@@ -17,40 +17,42 @@ NAMES |= {"frl-rw": "FRL-RW", "frl-rwrm": "FRL-RWRM", "fixed": "Fixed weights"}
 
 @dataclass(frozen=True)
 class Result:
-    """A run with its outcomes and, for each attack, its measures; rho is there unless it is the base."""
+    """A run with its outcomes and, for each attack, its measures; with rho unless it is the base."""
 
     title: str
     run: Run
     outcomes: Outcomes
     card: dict[str, Any]
     columns: dict[str, dict[str, Any]]
-
-    @property
-    def is_base(self) -> bool:
-        return not any("against_base" in column for column in self.columns.values())
+    is_base: bool
 
 
 def load_results(folders: Sequence[Path], base: Path | None = None) -> list[Result]:
-    """Read evaluated runs; rho compares with `base`, or else with the first vanilla run among them."""
+    """Read evaluated runs; rho compares with `base`, or else with the first TRADES (or PGD-AT) run among them."""
     if not folders:
         raise UserError("no run folder was given.")
     runs = [open_run(folder) for folder in folders]
     outcomes = [load_outcomes(run.folder) for run in runs]
-    vanilla = [i for i, run in enumerate(runs) if run.config.method in ("trades", "pgd-at", "natural")]
-    base_index = vanilla[0] if vanilla else 0
-    base_outcomes = load_outcomes(base) if base else outcomes[base_index]
+    cards = [load_card(run.folder) for run in runs]
+    if base is None:
+        by_method = {run.config.method: run.folder for run in reversed(runs)}
+        base = by_method.get("trades", by_method.get("pgd-at"))
+    base_outcomes = load_outcomes(base) if base else None
+    if base:
+        for run, card in zip(runs, cards, strict=True):
+            check_comparable(card["about"], load_card(base)["about"], str(run.folder))
     titles = _titles(runs)
     results = []
     for index, (run, own) in enumerate(zip(runs, outcomes, strict=True)):
+        is_base = base is not None and run.folder.samefile(base)
         columns = {}
         for name, predicted in own.predictions.items():
             if name.endswith(ANY):
                 continue
             columns[name] = measure(own.labels, predicted, run.class_names)
-            compared = (base is not None or index != base_index) and name in base_outcomes.predictions
-            if compared:
+            if base_outcomes and not is_base and name in base_outcomes.predictions:
                 columns[name]["against_base"] = compare_with_base(own, base_outcomes, name, len(run.class_names))
-        results.append(Result(titles[index], run, own, load_card(run.folder), columns))
+        results.append(Result(titles[index], run, own, cards[index], columns, is_base))
     return results
 
 

@@ -29,7 +29,7 @@ def rows(results: Sequence[Result]) -> list[tuple[str, ...]]:
                     percent(column["worst"]),
                     column["worst"]["class"],
                     number(column["class_variance"], 4),
-                    number(against["rho"], 2, sign=True) if against else "base",
+                    number(against["rho"], 2, sign=True) if against else "base" if result.is_base else "",
                 )
             )
     return table
@@ -44,7 +44,9 @@ def number(measure: dict[str, Any], digits: int, *, sign: bool = False) -> str:
     """A value with its interval; an unbounded end is shown as infinity."""
     plus = "+" if sign else ""
     value, low, high = (measure[key] for key in ("value", "low", "high"))
-    shown = "inf" if value is None else f"{value:{plus}.{digits}f}"
+    if value is None:
+        return "undefined"  # the base has no worst class to speak of
+    shown = f"{value:{plus}.{digits}f}"
     low_text = "-inf" if low is None else f"{low:{plus}.{digits}f}"
     high_text = "inf" if high is None else f"{high:{plus}.{digits}f}"
     return f"{shown} [{low_text}, {high_text}]"

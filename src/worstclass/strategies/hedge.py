@@ -94,6 +94,8 @@ class ClassHedge:
         losses, y = losses.detach().double().cpu(), y.detach().cpu()
         if losses.shape != y.shape or losses.dim() != 1 or len(y) == 0:
             raise ValueError("losses and y must both be (N,), with at least one sample")
+        if int(y.min()) < 0 or int(y.max()) >= self.num_classes:
+            raise ValueError(f"labels lie in {int(y.min())}..{int(y.max())}, expected 0..{self.num_classes - 1}")
         if not bool(losses.isfinite().all()):
             raise ValueError("a validation loss is not finite: the weights were left as they are")
         stats = ClassStats(self.num_classes)

@@ -1,10 +1,11 @@
 """WAT, Algorithm 1 of the paper: Hedge over the K class losses and their average."""
 
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 import torch
 from torch import Tensor
 
+from worstclass.errors import unknown
 from worstclass.stats import ClassStats
 from worstclass.strategies.hedge import Hedge, class_costs, sample_weights
 from worstclass.types import ClassWeights
@@ -22,6 +23,8 @@ class WAT:
     source: Literal["train", "valid"] = "valid"
 
     def __init__(self, class_counts: Tensor, *, eta: float, variant: Variant = "paper") -> None:
+        if variant not in get_args(Variant):
+            raise unknown("variant", variant, get_args(Variant))
         self.num_classes = len(class_counts)
         self.variant = variant
         self.hedge = Hedge(self.num_classes + 1, eta)

@@ -19,7 +19,9 @@ HEADER = "worstclass"  # one key only: the header then has one order, and equal 
 
 def save_tensors(path: Path, tensors: dict[str, Tensor], header: dict[str, Any]) -> None:
     """Save named tensors and a JSON header; equal input gives equal bytes."""
-    tensors = {name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}
+    tensors = {
+        name: tensor.detach().cpu().clone(memory_format=torch.contiguous_format) for name, tensor in tensors.items()
+    }
     header = header | {"digest": digest(tensors, header)}
     write_atomic(path, save(tensors, metadata={HEADER: json.dumps(header, sort_keys=True)}))
 
@@ -57,14 +59,14 @@ def save_state(path: Path, state: State, header: dict[str, Any]) -> None:
 def load_state(path: Path, state: State) -> dict[str, Any]:
     """Restore a state saved by `save_state`, in place; returns the header."""
     tensors, header = load_tensors(path)
+    momenta, strategy = _section(tensors, "optimizer"), _section(tensors, "strategy")
+    wants_momenta = state.optimizer.defaults["momentum"] > 0
+    if strategy.keys() != state.strategy.state_dict().keys() or bool(momenta) != wants_momenta:
+        raise UserError(f"{path} is not the checkpoint of this run's method: nothing was changed.")
     load_weights(state.model, _section(tensors, "model"), path)
-    momenta = _section(tensors, "optimizer")
     for name, parameter in state.model.named_parameters():
         if name in momenta:
             state.optimizer.state[parameter]["momentum_buffer"] = momenta[name].to(parameter.device)
-    strategy = _section(tensors, "strategy")
-    if strategy.keys() != state.strategy.state_dict().keys() or not momenta:
-        raise UserError(f"{path} is not the checkpoint of this run's method: nothing was changed.")
     state.strategy.load_state_dict(strategy)
     state.epoch = int(header["epoch"])
     return header

@@ -94,7 +94,7 @@ def fit(
 ) -> Iterator[EpochRecord]:
     """Train from `state.epoch` to `plan.epochs`, in place; yield a record after each epoch.
 
-    Order, augmentation and attack starts are functions of (seed, epoch): a run that is stopped after an
+    Order, augmentation and attack starts are functions of (seed, epoch, step): a run that is stopped after an
     epoch and continued from its state is the run that was never stopped. The last, partial batch of an
     epoch is left out; another order brings those images back in the next. `on_step(step, steps)` is called
     after each step.
@@ -112,7 +112,9 @@ def fit(
         before = {key: value.clone() for key, value in state.strategy.state_dict().items()}
         for group in state.optimizer.param_groups:
             group["lr"].fill_(plan.lr_at(epoch))
-        _run_epoch(step, take, epoch, plan, on_step)
+        with torch.random.fork_rng([device] if device.type == "cuda" else []):  # dropout knows only the global one
+            torch.manual_seed(rng.derive_seed(plan.seed, "model", epoch))
+            _run_epoch(step, take, epoch, plan, on_step)
         train_stats = step.stats.copy()
         state.model.eval()
         with engine.autocast(device):
@@ -187,11 +189,11 @@ def _run_epoch(
 ) -> None:
     step.stats.reset()
     step.health.reset()
-    step.generator.manual_seed(rng.derive_seed(plan.seed, "train", epoch))
     order = epoch_order(len(step.data), seed=plan.seed, epoch=epoch).to(step.data.y.device)
     batch_size = plan.batch_size_for(len(order))
     steps = len(order) // batch_size
     for number, index in enumerate(order.split(batch_size)[:steps], start=1):
+        step.generator.manual_seed(rng.derive_seed(plan.seed, "train", epoch, number))
         take(index)
         if number % HEALTH_INTERVAL == 0 or number == steps:
             complaint = step.health.complaint()

@@ -1,0 +1,98 @@
+"""What a person at the terminal sees, and how the engine is chosen."""
+
+from pathlib import Path
+
+import pytest
+import torch
+
+import worstclass.config
+from tiny import tiny_config, write_tiny_npz
+from worstclass.cli import app, pick_engine
+from worstclass.config import to_toml
+from worstclass.console import epoch_line, tensorboard_writer, train_with_progress
+from worstclass.errors import UserError
+from worstclass.files import write_json
+from worstclass.runs import open_run
+from worstclass.train.engine import Engine
+
+CPU = torch.device("cpu")
+
+
+def test_demo(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    """The demo's command on small recipes: both runs, one table, the page; a second call reuses what is there."""
+    data = write_tiny_npz(tmp_path / "tiny.npz")
+    methods = {"fashion-mini-trades": "trades", "fashion-mini-wat": "wat"}
+
+    def small(recipe: str) -> dict[str, object]:
+        return tiny_config(data, method=methods[recipe], epochs=1).model_dump(exclude_none=True)
+
+    monkeypatch.setattr("worstclass.cli.read_recipe", small)
+    monkeypatch.chdir(tmp_path)
+    app(["demo", "--out", "demo"], standalone_mode=False)
+    said = capsys.readouterr().out
+    for word in ("PGD-100", "CW", "TRADES", "WAT", "rho", "demo/report.html", "weakest class"):
+        assert word in said
+    assert (tmp_path / "demo" / "report.html").is_file()
+    before = (tmp_path / "demo" / "fashion-mini-wat" / "last.safetensors").stat().st_mtime_ns
+    app(["demo", "--out", "demo"], standalone_mode=False)
+    assert before == (tmp_path / "demo" / "fashion-mini-wat" / "last.safetensors").stat().st_mtime_ns
+    assert "PGD-100" in capsys.readouterr().out
+
+
+def test_a_line_for_each_epoch(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    config = tiny_config(write_tiny_npz(tmp_path / "tiny.npz"), epochs=2)
+    train_with_progress(config, tmp_path / "run", device=CPU)
+    lines = [line for line in capsys.readouterr().out.splitlines() if "/2  loss" in line]
+    assert len(lines) == 2
+    for line, record in zip(lines, open_run(tmp_path / "run").log, strict=True):
+        weights, accuracy = record["next_class_weights"], record["class_robust_accuracy"]
+        assert f"heaviest row {weights.index(max(weights))} {max(weights):.2f}" in line
+        assert f"PGD-20 {100 * record['valid']['robust_accuracy']:.1f}" in line
+        assert f"worst {100 * min(accuracy):.1f} row {accuracy.index(min(accuracy))}" in line
+        assert epoch_line(record, config, ["row 0", "row 1", "row 2"]) == line
+
+
+def test_tensorboard(tmp_path: Path) -> None:
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+    config = tiny_config(write_tiny_npz(tmp_path / "tiny.npz"), epochs=2)
+    train_with_progress(config, tmp_path / "run", device=CPU, watch=tensorboard_writer(tmp_path / "run"))
+    events = EventAccumulator(str(tmp_path / "run" / "tensorboard"))
+    events.Reload()
+    logged = [event.value for event in events.Scalars("valid/worst_robust_accuracy")]
+    expected = [line["valid"]["worst_robust_accuracy"] for line in open_run(tmp_path / "run").log]
+    assert logged == pytest.approx(expected)
+
+
+def test_engine_on_a_cpu() -> None:
+    assert pick_engine(None, None, CPU) == Engine()
+    wrong = (("fast", None, "GPU"), (None, "tf32", "GPU"), ("eager", "bf16", "GPU"), ("quick", None, "quick"))
+    for engine, precision, word in wrong:
+        with pytest.raises(UserError, match=word):
+            pick_engine(engine, precision, CPU)
+
+
+def test_engine_on_a_gpu() -> None:
+    gpu = torch.device("cuda")
+    assert pick_engine(None, None, gpu) == Engine(precision="tf32")
+    assert pick_engine("fast", None, gpu) == Engine(fast=True, precision="bf16")
+    assert pick_engine("fast", "fp32", gpu) == Engine(fast=True)
+
+
+def test_a_run_remembers_its_engine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Resumed without a word, a run goes on as it was started."""
+    config = tiny_config(write_tiny_npz(tmp_path / "tiny.npz"), epochs=1)
+    (tmp_path / "r.toml").write_text(to_toml(config))
+    monkeypatch.chdir(tmp_path)
+    app(["train", "r.toml", "--out", "run"], standalone_mode=False)
+    about = open_run(tmp_path / "run").about
+    assert about["engine"] == {"fast": False, "precision": "fp32", "device": "cpu", "threads": torch.get_num_threads()}
+    write_json(tmp_path / "run" / "run.json", about | {"engine": about["engine"] | {"precision": "tf32"}})
+    with pytest.raises(UserError, match="'tf32' needs a GPU"):
+        app(["train", "--resume", "run"], standalone_mode=False)
+    app(["train", "--resume", "run", "--precision", "fp32"], standalone_mode=False)
+
+
+def test_recipes_have_a_first_line_each() -> None:
+    for name in worstclass.config.recipe_names():
+        assert worstclass.config.recipe_comment(name).endswith(".")
