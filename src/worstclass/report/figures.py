@@ -47,7 +47,7 @@ def classwise(results: Sequence[Result], attack: str) -> Figure:
         axes.set_ylim(0, 100)
         axes.grid(axis="x", visible=False)
         axes.set_title(f"{attack_title(attack)}: accuracy of each class (dashed: average)", loc="left")
-        axes.legend(frameon=False, ncols=len(results), loc="upper left", bbox_to_anchor=(0, 1.0))
+        axes.legend(frameon=False, ncols=len(results), loc="lower right", bbox_to_anchor=(1, 1), borderaxespad=0)
         return figure
 
 
