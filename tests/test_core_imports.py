@@ -71,3 +71,16 @@ def test_training_needs_torch_and_numpy_alone(tmp_path: Path) -> None:
     done = subprocess.run(words, cwd=tmp_path, capture_output=True, text=True, timeout=120, check=False)
     assert done.returncode == 0, done.stderr
     assert done.stdout == "trained\n"
+
+
+def test_the_rest_is_imported_when_it_is_asked_for() -> None:
+    """In a process of its own: `import worstclass` is enough to say `worstclass.metrics.rho`."""
+    code = (
+        "import sys, worstclass\n"
+        "assert 'worstclass.metrics' not in sys.modules and 'scipy' not in sys.modules\n"
+        "assert worstclass.metrics.rho(avg=1, worst=1, base_avg=1, base_worst=0.5) == 1\n"
+        "try: worstclass.nothing\n"
+        "except AttributeError as error: print(error)\n"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout == "module 'worstclass' has no attribute 'nothing'\n"

@@ -3,6 +3,9 @@
 Importing it needs torch and numpy alone; the command line, checkpoints, statistics and reports bring more.
 """
 
+import importlib
+from types import ModuleType
+
 from worstclass.attacks import PGD, make_attack
 from worstclass.models import make_model
 from worstclass.objectives import Madry, Natural, Trades
@@ -38,3 +41,12 @@ __all__ = [
     "make_model",
     "new_state",
 ]
+
+_ON_DEMAND = ("config", "evaluate", "metrics", "report", "runs", "subjects")
+
+
+def __getattr__(name: str) -> ModuleType:
+    """`worstclass.metrics` and its like, imported when they are first asked for: they bring more than torch."""
+    if name in _ON_DEMAND:
+        return importlib.import_module(f"worstclass.{name}")
+    raise AttributeError(f"module 'worstclass' has no attribute '{name}'")

@@ -49,7 +49,9 @@ def recipe_help() -> str:
     lines = ["Recipe keys and their defaults:", "", "\b"]
     for key, field in Config.model_fields.items():
         default = "" if field.default is None else f" = {str(field.default).replace(repr(8 / 255), '8/255')}"
-        lines.append(f"  {key}{default}: {field.description}")
+        choices = [choice for choice in get_args(field.annotation) if isinstance(choice, str)]
+        allowed = f" ({', '.join(choices)})" if choices else ""
+        lines.append(f"  {key}{default}: {field.description}{allowed}")
     return "\n".join(lines)
 
 

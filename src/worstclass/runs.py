@@ -15,13 +15,13 @@ from worstclass.card import versions
 from worstclass.config import Config, make_config, read_recipe, to_toml
 from worstclass.data import Images, open_source, split_validation, to_float
 from worstclass.data.sources import Notify
-from worstclass.errors import TrainingError, UserError
+from worstclass.errors import UserError
 from worstclass.files import read_json, write_atomic, write_json
 from worstclass.models import Normalized, make_model, runs_user_code
 from worstclass.stats import ClassStats
 from worstclass.strategies.hedge import class_costs
 from worstclass.train import EpochRecord, State, fit, new_state
-from worstclass.train.checkpoint import load_state, load_tensors, load_weights, save_state, save_tensors
+from worstclass.train.checkpoint import load_state, load_tensors, load_weights, save_state, save_tensors, section
 from worstclass.train.engine import Engine
 
 RECIPE, ABOUT, LOG = "recipe.toml", "run.json", "log.jsonl"
@@ -54,8 +54,7 @@ class Run:
         refuse_code(self.config, allow_code)
         model = build_model(self.config, self.about["num_classes"], self.about["in_channels"], None)
         tensors, header = load_tensors(path)
-        prefix = "model."
-        load_weights(model, {k.removeprefix(prefix): t for k, t in tensors.items() if k.startswith(prefix)}, path)
+        load_weights(model, section(tensors, "model"), path)
         return model.eval(), int(header["epoch"])
 
 
@@ -239,25 +238,15 @@ def _restore(out: Path, state: State, about: dict[str, Any]) -> dict[str, Any] |
 
 
 def _append_log(path: Path, line: dict[str, Any]) -> None:
-    if not all(_finite(value) for value in line["class_costs"]):
-        raise TrainingError(f"class costs are not finite at epoch {line['epoch']}.")
     with path.open("a") as file:
         file.write(json.dumps(line) + "\n")
         file.flush()
         os.fsync(file.fileno())
 
 
-def _finite(value: float) -> bool:
-    return value == value and abs(value) != float("inf")
-
-
 def fingerprint(images: Images) -> str:
     """SHA-256 of images and labels: what a number was measured on."""
     digest = hashlib.sha256()
     for tensor in (images.x, images.y):
-        digest.update(_bytes(tensor))
+        digest.update(tensor.contiguous().numpy().tobytes())
     return digest.hexdigest()
-
-
-def _bytes(tensor: Tensor) -> bytes:
-    return bytes(tensor.contiguous().numpy().tobytes())

@@ -59,11 +59,11 @@ def save_state(path: Path, state: State, header: dict[str, Any]) -> None:
 def load_state(path: Path, state: State) -> dict[str, Any]:
     """Restore a state saved by `save_state`, in place; returns the header."""
     tensors, header = load_tensors(path)
-    momenta, strategy = _section(tensors, "optimizer"), _section(tensors, "strategy")
+    momenta, strategy = section(tensors, "optimizer"), section(tensors, "strategy")
     wants_momenta = state.optimizer.defaults["momentum"] > 0
     if strategy.keys() != state.strategy.state_dict().keys() or bool(momenta) != wants_momenta:
         raise UserError(f"{path} is not the checkpoint of this run's method: nothing was changed.")
-    load_weights(state.model, _section(tensors, "model"), path)
+    load_weights(state.model, section(tensors, "model"), path)
     for name, parameter in state.model.named_parameters():
         if name in momenta:
             state.optimizer.state[parameter]["momentum_buffer"] = momenta[name].to(parameter.device)
@@ -88,7 +88,8 @@ def load_weights(model: torch.nn.Module, weights: dict[str, Tensor], path: Path)
     model.load_state_dict(weights)
 
 
-def _section(tensors: dict[str, Tensor], name: str) -> dict[str, Tensor]:
+def section(tensors: dict[str, Tensor], name: str) -> dict[str, Tensor]:
+    """The tensors of one part of a checkpoint: `model`, `optimizer` or `strategy`."""
     return {key.removeprefix(f"{name}."): tensor for key, tensor in tensors.items() if key.startswith(f"{name}.")}
 
 
