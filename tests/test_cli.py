@@ -7,14 +7,14 @@ import sys
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import numpy as np
 import pytest
 
 import worstclass
 from worstclass import cli
-from worstclass.config import Config, make_config, recipe_names, to_toml
+from worstclass.config import Config, Method, make_config, recipe_names, to_toml
 from worstclass.data import sources
 from worstclass.data.cifar import CIFAR10
 from worstclass.runs import ABOUT, LAST, LOG, RECIPE, SELECTED, train_run
@@ -113,7 +113,9 @@ def test_help_shows_every_key_with_its_default(command: Command) -> None:
     outcome = command("train", "--help")
     assert outcome.code == 0
     for key, field in Config.model_fields.items():
-        assert re.search(rf"^ +{key}( = .+)?: {re.escape(field.description or '')}$", outcome.out, re.MULTILINE), key
+        line = rf"^ +{key}( = .+)?: {re.escape(field.description or '')}( \(.+\))?$"
+        assert re.search(line, outcome.out, re.MULTILINE), key
+    assert f"({', '.join(get_args(Method))})" in outcome.out
     for line in ("eps = 8/255:", "lr = 0.1:", "epochs = 100:", "eta = 0.1:", "method = wat:", "beta = 6.0:"):
         assert re.search(rf"^ +{re.escape(line)}", outcome.out, re.MULTILINE), line
     for symbol in ("epsilon", "lambda", "beta", "eta", "alpha", "tau"):
