@@ -347,13 +347,20 @@ def test_a_diverging_run_blames_the_rate(data: Path, tmp_path: Path) -> None:
 def test_ctrl_c_says_how_to_go_on(data: Path, tmp_path: Path) -> None:
     config = tiny_config(data, epochs=500)
     (tmp_path / "r.toml").write_text(to_toml(config))
-    command = [sys.executable, "-m", "worstclass", "train", str(tmp_path / "r.toml"), "--out", str(tmp_path / "run")]
-    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
-    deadline = time.monotonic() + 60
-    while not (tmp_path / "run" / LAST).exists() and time.monotonic() < deadline:
-        time.sleep(0.1)
-    process.send_signal(signal.SIGINT)
-    stdout, stderr = process.communicate(timeout=30)
+    # a job in the background of a script inherits an ignored SIGINT; at a terminal it is Python's own handler
+    start = (
+        "import signal; signal.signal(signal.SIGINT, signal.default_int_handler); import worstclass.cli as c; c.main()"
+    )
+    command = [sys.executable, "-c", start, "train", str(tmp_path / "r.toml"), "--out", str(tmp_path / "run")]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+        try:
+            deadline = time.monotonic() + 120
+            while not (tmp_path / "run" / LAST).exists() and time.monotonic() < deadline:
+                time.sleep(0.1)
+            process.send_signal(signal.SIGINT)
+            stdout, stderr = process.communicate(timeout=60)
+        finally:
+            process.kill()
     assert process.returncode == 130
     assert f"worstclass train --resume {tmp_path / 'run'}" in stdout
     assert "Traceback" not in stderr
