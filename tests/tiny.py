@@ -4,10 +4,13 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from PIL import Image
 
 from worstclass.config import Config, make_config
 
 SIZE = 8
+GREY = np.random.default_rng(0).integers(0, 256, (12, 8, 9), dtype=np.uint8)
+COLOUR = np.random.default_rng(1).integers(0, 256, (12, 8, 9, 3), dtype=np.uint8)
 
 
 def write_tiny_npz(path: Path, *, num_classes: int = 3, per_class: int = 40, seed: int = 0) -> Path:
@@ -39,3 +42,8 @@ def tiny_config(data: Path, **settings: object) -> Config:
         "lr_milestones": [3],
     }
     return make_config(values | settings)
+
+
+def picture(path: Path, array: Any) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    Image.fromarray(array).save(path)
