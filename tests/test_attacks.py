@@ -1,6 +1,7 @@
 """Laws of every attack, the linear oracle, and a peer library."""
 
 import copy
+from typing import get_args
 
 import foolbox
 import pytest
@@ -8,15 +9,30 @@ import torch
 from torch import Tensor
 
 from oracles import Linear, interior_batch, smallest_margin, unchanged
-from worstclass.attacks import PGD, cw, fgsm, make_attack, pgd, trades_attack
-from worstclass.attacks.pgd import Loss, Norm
+from worstclass.attacks import (
+    APGD,
+    FAB,
+    NAMES,
+    PGD,
+    Ensemble,
+    Square,
+    autoattack,
+    cw,
+    fgsm,
+    make_attack,
+    pgd,
+    trades_attack,
+)
+from worstclass.attacks.apgd import APGDLoss
+from worstclass.attacks.pgd import Loss
 from worstclass.data import open_source, to_float
 from worstclass.errors import UserError
 from worstclass.models import SmallCNN
 from worstclass.rng import PerSample, generator
+from worstclass.types import BallAttack, Norm
 
 EPS = 0.1
-ATTACKS = [
+ATTACKS: list[BallAttack] = [
     fgsm(eps=EPS),
     fgsm(eps=EPS, norm="l2"),
     pgd(20, eps=EPS),
@@ -27,6 +43,14 @@ ATTACKS = [
     PGD(eps=EPS, steps=5, step_size=0.03, start="none", restarts=2),
     PGD(eps=EPS, steps=5, step_size=0.03, restarts=3, keep="any"),
     PGD(eps=1.0, steps=5, step_size=0.3, norm="l2", start="gaussian", loss="kl", keep="any"),
+    *[APGD(eps=EPS, steps=8, loss=loss, restarts=2) for loss in get_args(APGDLoss)],
+    *[APGD(eps=1.0, steps=8, loss=loss, norm="l2", eot=2) for loss in get_args(APGDLoss)],
+    FAB(eps=EPS, steps=8),
+    FAB(eps=1.0, steps=8, norm="l2", targets=2, restarts=2),
+    FAB(eps=EPS, steps=3, targets=0, restarts=2),
+    Square(eps=EPS, queries=60),
+    Square(eps=1.0, queries=60, norm="l2", restarts=2),
+    Ensemble(attacks={"apgd": APGD(eps=EPS, steps=3), "square": Square(eps=EPS, queries=10)}),
 ]
 
 
@@ -57,7 +81,7 @@ def distance(delta: Tensor, norm: str) -> Tensor:
 
 
 @pytest.mark.parametrize("attack", ATTACKS, ids=repr)
-def test_laws(attack: PGD, network: SmallCNN) -> None:
+def test_laws(attack: BallAttack, network: SmallCNN) -> None:
     x, y = batch()
     x[0], x[1] = 0.0, 1.0  # corners of the image range
     with unchanged(network):
@@ -72,7 +96,7 @@ def test_laws(attack: PGD, network: SmallCNN) -> None:
 
 
 @pytest.mark.parametrize("attack", ATTACKS, ids=repr)
-def test_no_generator_means_a_fixed_seed_not_the_global_one(attack: PGD, network: SmallCNN) -> None:
+def test_no_generator_means_a_fixed_seed_not_the_global_one(attack: BallAttack, network: SmallCNN) -> None:
     x, y = batch(4)
     torch.manual_seed(1)
     first = attack(network, x, y)
@@ -198,8 +222,14 @@ def test_same_iterates_as_foolbox(norm: Norm, network: SmallCNN) -> None:
 def test_names() -> None:
     assert make_attack("pgd-100", eps=8 / 255) == PGD(eps=8 / 255, steps=100, step_size=0.003)
     assert make_attack("cw", eps=8 / 255) == PGD(eps=8 / 255, steps=30, step_size=0.003, loss="cw")
-    assert make_attack("cw-7", eps=8 / 255).steps == 7
+    assert make_attack("cw-7", eps=8 / 255) == cw(7, eps=8 / 255)
     assert make_attack("fgsm", eps=0.5, norm="l2") == PGD(eps=0.5, steps=1, step_size=0.5, norm="l2", start="none")
+    assert make_attack("autoattack", eps=0.1) == autoattack(eps=0.1)
+    assert make_attack("autoattack-plus", eps=0.5, norm="l2") == autoattack(eps=0.5, norm="l2", version="plus")
+    assert make_attack("apgd-t", eps=0.1) == APGD(eps=0.1, loss="targeted-dlr")
+    assert make_attack("fab", eps=0.1) == FAB(eps=0.1, targets=0)
+    for name in set(NAMES) - {"natural", "pgd-N", "cw-N"}:
+        assert make_attack(name, eps=0.2, norm="l2").eps == 0.2
     for wrong in ("pgd", "pgd-0", "pgd-x", "fgsm-3", "cv", "", "PGD-20"):
         with pytest.raises(UserError, match=wrong or "unknown attack"):
             make_attack(wrong, eps=0.1)

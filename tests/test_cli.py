@@ -13,10 +13,12 @@ import numpy as np
 import pytest
 
 import worstclass
+from tiny import tiny_config, write_tiny_npz
 from worstclass import cli
 from worstclass.config import Config, Method, make_config, recipe_names, to_toml
 from worstclass.data import sources
 from worstclass.data.cifar import CIFAR10
+from worstclass.errors import UserError
 from worstclass.runs import ABOUT, LAST, LOG, RECIPE, SELECTED, train_run
 
 
@@ -350,3 +352,44 @@ def test_refusals_in_a_process_of_their_own(
     before = contents(tmp_path)
     assert_refused(shell(*arguments.split(), cwd=tmp_path), fragment)
     assert contents(tmp_path) == before
+
+
+def test_bench_autoattack(tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    """Both programs on the same images, in one table; a small budget."""
+    import pyautoattack
+
+    from worstclass import bench
+    from worstclass.attacks import APGD, Ensemble
+
+    class Short(pyautoattack.AutoAttack):  # type: ignore[misc]
+        def __init__(self, model: Any, **options: Any) -> None:
+            super().__init__(model, version="custom", attacks=["apgd-ce"], **options)
+            self.apgd.n_restarts = 1
+
+    monkeypatch.setattr(pyautoattack, "AutoAttack", Short)
+    monkeypatch.setattr(bench, "autoattack", lambda **ball: Ensemble(attacks={"apgd-ce": APGD(**ball)}))
+    folder = tmp_path / "run"
+    train_run(tiny_config(write_tiny_npz(tmp_path / "tiny.npz"), epochs=1), folder)
+    cli.app(["bench", "autoattack", str(folder), "--images", "30"], standalone_mode=False)
+    printed = capsys.readouterr().out
+    assert printed.startswith("30 images, eps 0.05, search in fp32, on cpu")
+    assert re.search(r"worstclass.*/30", printed)
+    assert re.search(r"pyautoattack.*1\.00.*/30", printed)
+    assert re.search(r"Same verdict on (9\d|100)\.\d% of the images", printed)
+
+
+def test_evaluate_with_checks(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    folder = tmp_path / "run"
+    train_run(tiny_config(write_tiny_npz(tmp_path / "tiny.npz"), epochs=1), folder)
+    cli.app(
+        ["evaluate", str(folder), "--attacks", "pgd-2", "--checks", "--transfer", str(folder)], standalone_mode=False
+    )
+    printed = capsys.readouterr().out
+    assert "passed  evaluation-mode: every layer is in evaluation mode." in printed
+    assert re.search(r"^(T|Not t)rustworthy", printed, re.MULTILINE)
+    with pytest.raises(UserError, match="give --checks too"):
+        cli.app(["evaluate", str(folder), "--transfer", str(folder)], standalone_mode=False)
+    with pytest.raises(UserError, match="needs a GPU"):
+        cli.app(["evaluate", str(folder), "--search", "bf16", "--device", "cpu"], standalone_mode=False)
+    with pytest.raises(UserError, match="unknown search precision"):
+        cli.app(["evaluate", str(folder), "--search", "fp8", "--device", "cpu"], standalone_mode=False)

@@ -1,7 +1,9 @@
 """Evaluation: outcomes that do not depend on batching, checks that speak, a card that holds every measure."""
 
 import json
+import multiprocessing
 import shutil
+import signal
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -13,15 +15,19 @@ from safetensors.torch import save_file
 from torch import Tensor, nn
 
 from tiny import tiny_config, write_tiny_npz
-from worstclass.attacks import PGD, pgd
+from worstclass import outcomes as outcomes_module
+from worstclass.attacks import APGD, PGD, Ensemble, Square, pgd
+from worstclass.card import make_card
 from worstclass.data import Images, open_source
 from worstclass.errors import AttackError, UserError
-from worstclass.evaluate import Outcomes, check_inside, evaluate
+from worstclass.evaluate import check_inside, evaluate
 from worstclass.metrics import per_class_accuracy
+from worstclass.outcomes import Outcomes, Progress
 from worstclass.report import load_results
 from worstclass.runs import ABOUT, SELECTED, Run, fingerprint, open_run, train_run
-from worstclass.subjects import CARD, OUTCOMES, evaluate_subject, model_subject, run_subject
+from worstclass.subjects import CARD, OUTCOMES, PROGRESS, evaluate_subject, model_subject, run_subject
 from worstclass.train.checkpoint import load_tensors
+from worstclass.types import Norm
 
 
 @pytest.fixture(scope="module")
@@ -254,3 +260,93 @@ def test_outcomes_refuse_other_files(tmp_path: Path) -> None:
     np.savez(tmp_path / "x.npz", a=np.zeros(3))
     with pytest.raises(UserError, match="no labels"):
         Outcomes.load(tmp_path / "x.npz")
+
+
+def continue_evaluation(folder: Path, out: Path) -> None:
+    """What a new process does: the same evaluation, in small batches."""
+    evaluate_subject(run_subject(open_run(folder)), ["pgd-20", "apgd-t", "fab-t"], out, batch_size=8)
+
+
+def keep_on_evaluating(folder: Path, out: Path) -> None:
+    """The same, saved after each batch."""
+    outcomes_module.SAVE_EVERY = 0.0
+    continue_evaluation(folder, out)
+
+
+def test_an_evaluation_killed_at_any_moment(run: Run, tmp_path: Path) -> None:
+    """SIGKILL, again and again, until it is done: the same bytes as in peace, and nothing left over."""
+    whole, killed = tmp_path / "whole", tmp_path / "killed"
+    continue_evaluation(run.folder, whole)
+    context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload(["worstclass.subjects"])
+    kills, kept = 0, 0
+    for attempt in range(60):
+        process = context.Process(target=keep_on_evaluating, args=(run.folder, killed))
+        process.start()
+        process.join(timeout=0.2 * 1.1**attempt)
+        if process.exitcode is None:
+            process.kill()
+            kills += 1
+        process.join()
+        if process.exitcode == 0:
+            break
+        assert process.exitcode == -signal.SIGKILL
+        kept += (killed / PROGRESS).is_file()
+    assert process.exitcode == 0
+    assert kills >= 3
+    assert kept >= 1
+    for file in (CARD, OUTCOMES):
+        assert (whole / file).read_bytes() == (killed / file).read_bytes()
+    assert not (killed / PROGRESS).exists()
+
+
+def test_progress_of_something_else_is_not_continued(run: Run, tmp_path: Path) -> None:
+    """A damaged file is an error; one of another seed or version is started afresh."""
+    (tmp_path / PROGRESS).write_bytes(b"damaged")
+    with pytest.raises(UserError, match=r"progress\.npz"):
+        evaluate_subject(run_subject(run), ["apgd-ce"], tmp_path)
+    (tmp_path / PROGRESS).unlink()
+    stale = Progress(tmp_path / PROGRESS, "another seed")
+    stale.array(f"{APGD(eps=0.05)!r} by", np.full(60, 0))
+    stale.save()
+    card = evaluate_subject(run_subject(run), ["apgd-ce"], tmp_path)
+    assert (
+        card["columns"]["apgd-ce"]
+        == evaluate_subject(run_subject(run), ["apgd-ce"], tmp_path / "b")["columns"]["apgd-ce"]
+    )
+
+
+def test_any_attack_with_a_ball_can_be_evaluated(run: Run) -> None:
+    class Half:
+        """Whitens, within its ball."""
+
+        eps: float = 0.05
+        norm: Norm = "linf"
+
+        def __call__(self, model: nn.Module, x: Tensor, y: Tensor, **_: Any) -> Tensor:
+            return (x + 0.05).clamp(0, 1)
+
+    subject = run_subject(run)
+    outcomes = evaluate(subject.model, subject.images, {"half": Half()}, batch_size=9)
+    with torch.no_grad():
+        predicted = subject.model((subject.images.x / 255 + 0.05).clamp(0, 1)).argmax(1).numpy()
+    assert np.array_equal(outcomes.predictions["half"], predicted)
+    assert set(outcomes.predictions) == {"natural", "half"}
+
+
+def test_what_broke_a_sample_is_stored(run: Run, tmp_path: Path) -> None:
+    subject = run_subject(run)
+    attack = Ensemble(attacks={"apgd-ce": APGD(eps=0.05, steps=5), "square": Square(eps=0.05, queries=20)})
+    outcomes = evaluate(subject.model, subject.images, {"both": attack})
+    outcomes.save(tmp_path / "o.npz")
+    loaded = Outcomes.load(tmp_path / "o.npz")
+    assert loaded.broken_by.keys() == {"both"}
+    assert np.array_equal(loaded.broken_by["both"], outcomes.broken_by["both"])
+    wrong = loaded.predictions["both"] != loaded.labels
+    assert np.array_equal(wrong, loaded.broken_by["both"] != "")
+    assert np.array_equal(loaded.predictions["natural"] != loaded.labels, loaded.broken_by["both"] == "natural")
+    card = make_card(loaded, subject.class_names, {"both": attack}, about={})
+    counts = card["columns"]["both"]["broken_by"]
+    assert list(counts) == ["natural", "apgd-ce", "square", "standing"]
+    assert sum(counts.values()) == 60
+    assert counts["standing"] / 60 == pytest.approx(card["columns"]["both"]["average"]["value"])

@@ -114,3 +114,24 @@ def test_own_model(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delitem(sys.modules, "own_model")
     card = read_json(tmp_path / "judged" / "card.json")
     assert card["columns"]["pgd-2"]["average"]["value"] < card["columns"]["natural"]["average"]["value"]
+
+
+def test_audit_a_model(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    """The audit of a model that knows nothing of us; its command works too, in the folder of the example."""
+    monkeypatch.chdir(EXAMPLES)
+    monkeypatch.setattr(sys, "path", ["", *sys.path])
+    with torch.random.fork_rng():
+        card = load("audit_a_model").main(tmp_path, epochs=1, limit=60, attack="apgd-ce")
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[0].startswith(f"weakest under apgd-ce: {card['columns']['apgd-ce']['worst']['class']}")
+    assert lines[2].startswith("Trustworthy")
+    assert sum(card["columns"]["apgd-ce"]["broken_by"].values()) == 60
+    command = (
+        f"evaluate audit_a_model:make --weights {tmp_path / 'theirs.safetensors'} --data npz:{tmp_path / 'ours.npz'} "
+        f"--eps 0.05 --attacks apgd-ce --checks --out {tmp_path / 'again'}"
+    )
+    cli.app(shlex.split(command), standalone_mode=False)
+    monkeypatch.delitem(sys.modules, "audit_a_model")
+    again = read_json(tmp_path / "again" / "card.json")
+    assert again["columns"] == card["columns"]
+    assert capsys.readouterr().out.count("passed") >= 9

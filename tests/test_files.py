@@ -11,6 +11,7 @@ import torch
 from tiny import COLOUR, GREY, picture
 from worstclass.data import open_source
 from worstclass.errors import UserError
+from worstclass.files import write_npz
 
 # --- .npz ---
 
@@ -246,3 +247,8 @@ def test_folder_without_parts_classes_or_images(tmp_path: Path) -> None:
         source.read("train")
     with pytest.raises(UserError, match=r"no folder .*test"):
         source.read("test")
+
+
+def test_npz_files_are_compressed(tmp_path: Path) -> None:
+    write_npz(tmp_path / "zeros.npz", {"zeros": np.zeros(100_000)})
+    assert (tmp_path / "zeros.npz").stat().st_size < 5000

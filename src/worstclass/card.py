@@ -6,11 +6,14 @@ from typing import Any
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 
 import worstclass
 from worstclass import metrics
-from worstclass.attacks import PGD
-from worstclass.evaluate import ANY, Ints, Outcomes
+from worstclass.attacks import Ensemble
+from worstclass.checks import Finding
+from worstclass.outcomes import ANY, NATURAL, STANDS, Ints, Outcomes
+from worstclass.types import BallAttack
 
 
 def measure(labels: Ints, predicted: Ints, class_names: Sequence[str]) -> dict[str, Any]:
@@ -39,10 +42,11 @@ def measure(labels: Ints, predicted: Ints, class_names: Sequence[str]) -> dict[s
 def make_card(
     outcomes: Outcomes,
     class_names: Sequence[str],
-    attacks: Mapping[str, PGD],
+    attacks: Mapping[str, BallAttack],
     *,
     about: Mapping[str, Any],
     base: Outcomes | None = None,
+    findings: Sequence[Finding] = (),
 ) -> dict[str, Any]:
     """Every measure of an evaluation as plain JSON; `base` is the vanilla run that rho compares with."""
     columns: dict[str, Any] = {}
@@ -54,6 +58,8 @@ def make_card(
         if name + ANY in outcomes.predictions:
             stronger = measure(outcomes.labels, outcomes.predictions[name + ANY], class_names)
             columns[name]["any_iterate"] = {key: stronger[key] for key in ("average", "worst")}
+        if name in outcomes.broken_by:
+            columns[name]["broken_by"] = count_breaks(outcomes.broken_by[name], attacks[name], name)
         if base is not None:
             columns[name]["against_base"] = compare_with_base(outcomes, base, name, len(class_names))
     return {
@@ -62,7 +68,15 @@ def make_card(
         "images": len(outcomes.labels),
         "class_names": list(class_names),
         "columns": columns,
+        "findings": [finding.as_dict() for finding in findings],
     }
+
+
+def count_breaks(broken_by: NDArray[np.str_], attack: BallAttack, name: str) -> dict[str, int]:
+    """How many samples each attack broke, in turn; `natural` are errors without one, `standing` those that hold."""
+    parts = list(attack.attacks) if isinstance(attack, Ensemble) else [name]
+    counts = {part: int((broken_by == part).sum()) for part in (NATURAL, *parts)}
+    return counts | {"standing": int((broken_by == STANDS).sum())}
 
 
 def compare_with_base(outcomes: Outcomes, base: Outcomes, name: str, num_classes: int) -> dict[str, Any]:

@@ -10,7 +10,9 @@ import torch
 import typer
 
 import worstclass
-from worstclass.attacks.pgd import Norm
+from worstclass.attacks import NAMES
+from worstclass.attacks.view import SearchPrecision
+from worstclass.bench import bench_autoattack
 from worstclass.config import (
     Config,
     make_config,
@@ -21,9 +23,12 @@ from worstclass.config import (
     recipe_names,
 )
 from worstclass.console import (
+    attack_progress,
     evaluate_with_progress,
     print_card,
+    print_findings,
     print_table,
+    print_timings,
     rule,
     say,
     tensorboard_writer,
@@ -35,12 +40,23 @@ from worstclass.report import headline, load_results, write_report
 from worstclass.runs import open_run
 from worstclass.subjects import CARD, OUTCOMES, model_subject, run_subject
 from worstclass.train.engine import Engine, Precision
+from worstclass.types import Norm
 
 app = typer.Typer(add_completion=False, rich_markup_mode=None, pretty_exceptions_enable=False)
+
+bench = typer.Typer(add_completion=False, rich_markup_mode=None, help="Measure speed, side by side in one run.")
+app.add_typer(bench, name="bench")
 
 DataDir = Annotated[Path, typer.Option(help="where CIFAR's binary files are, or are downloaded to")]
 Device = Annotated[str, typer.Option(help="auto, cpu or cuda")]
 AllowCode = Annotated[bool, typer.Option("--allow-code", help="let a recipe or run import a model of your own")]
+Search = Annotated[
+    str | None,
+    typer.Option(
+        help="precision of AutoAttack's search: fp32, tf32 or bf16; what it finds is confirmed in fp32. "
+        "Default on a GPU: bf16 for a run, tf32 for a model of your own"
+    ),
+]
 DEFAULT_ATTACKS = "natural,pgd-20,pgd-100,cw"
 
 
@@ -112,7 +128,7 @@ def train(
 @app.command()
 def evaluate(
     target: Annotated[str, typer.Argument(help="a run folder, or module.path:factory of a model of your own")],
-    attacks: Annotated[str, typer.Option(help="comma-separated: natural, fgsm, pgd-N, cw, cw-N")] = DEFAULT_ATTACKS,
+    attacks: Annotated[str, typer.Option(help="comma-separated: " + ", ".join(NAMES))] = DEFAULT_ATTACKS,
     base: Annotated[Path | None, typer.Option(help="folder of an evaluated vanilla run, for rho")] = None,
     checkpoint: Annotated[str | None, typer.Option(help="selected (default) or last (of a run)")] = None,
     part: Annotated[str | None, typer.Option(help="test (default) or valid (of a run)")] = None,
@@ -123,6 +139,13 @@ def evaluate(
     out: Annotated[Path | None, typer.Option(help="folder for card.json and outcomes.npz; default: the run")] = None,
     seed: Annotated[int, typer.Option(min=0, help="seed of the attacks' random starts")] = 0,
     batch_size: Annotated[int, typer.Option(min=1, help="images at a time")] = 500,
+    search: Search = None,
+    checks: Annotated[
+        bool, typer.Option("--checks", help="also run checks of good practice, and end in one verdict")
+    ] = False,
+    transfer: Annotated[
+        Path | None, typer.Option(help="with --checks: a run whose adversarial images are tried on this model")
+    ] = None,
     data_dir: DataDir = Path("data"),
     device: Device = "auto",
     allow_code: AllowCode = False,
@@ -156,9 +179,52 @@ def evaluate(
             allow_code=allow_code,
         )
     folder = out or Path(target)
-    card = evaluate_with_progress(subject, names, folder, base=base, device=chosen, seed=seed, batch_size=batch_size)
+    if transfer is not None and not checks:
+        raise UserError("--transfer is one of the checks: give --checks too.")
+    other = run_subject(open_run(transfer), data_dir=data_dir, allow_code=allow_code) if transfer else None
+    card = evaluate_with_progress(
+        subject,
+        names,
+        folder,
+        base=base,
+        device=chosen,
+        seed=seed,
+        batch_size=batch_size,
+        precision=pick_search(search, chosen, ours=subject.home is not None),
+        checks=checks,
+        transfer=other,
+    )
     print_card(card)
+    print_findings(card, every=checks)
     say(f"Card and outcomes: {folder / CARD}, {folder / OUTCOMES}")
+
+
+@bench.command("autoattack")
+def bench_autoattack_command(
+    run: Annotated[Path, typer.Argument(help="a run folder")],
+    images: Annotated[int, typer.Option(min=1, help="the first so many test images")] = 200,
+    batch_size: Annotated[int, typer.Option(min=1, help="images at a time")] = 500,
+    search: Search = None,
+    data_dir: DataDir = Path("data"),
+    device: Device = "auto",
+    allow_code: AllowCode = False,
+) -> None:
+    """AutoAttack: ours and pyautoattack's on the same model, images and device, one after the other."""
+    chosen = pick_device(device)
+    subject = run_subject(open_run(run), data_dir=data_dir, allow_code=allow_code)
+    precision = pick_search(search, chosen, ours=True)
+    say(f"{min(images, len(subject.images))} images, eps {subject.eps:.4g}, search in {precision}, on {chosen}")
+    with attack_progress() as notify:
+        timings = bench_autoattack(
+            subject.model.to(chosen),
+            subject.images.select(torch.arange(len(subject.images))[:images]),
+            eps=subject.eps,
+            norm=subject.norm,
+            batch_size=batch_size,
+            precision=precision,
+            notify=notify,
+        )
+    print_timings(timings)
 
 
 @app.command()
@@ -228,6 +294,17 @@ def pick_engine(engine: str | None, precision: str | None, device: torch.device)
     if kind != "fp32" and not on_gpu:
         raise UserError(f"precision '{kind}' needs a GPU; a CPU trains in fp32.")
     return Engine(fast=fast, precision=kind)
+
+
+def pick_search(given: str | None, device: torch.device, *, ours: bool) -> SearchPrecision:
+    """The precision to search in. Our networks keep their last layer in full precision, so bfloat16 loses nothing."""
+    on_gpu = device.type == "cuda"
+    kind: SearchPrecision = choose(
+        "search precision", given or (("bf16" if ours else "tf32") if on_gpu else "fp32"), get_args(SearchPrecision)
+    )
+    if kind != "fp32" and not on_gpu:
+        raise UserError(f"search in '{kind}' needs a GPU; a CPU searches in fp32.")
+    return kind
 
 
 def choose(what: str, given: str, allowed: Sequence[str]) -> Any:

@@ -1,23 +1,27 @@
 """What a person at the terminal sees: progress bars, a line for each epoch, tables."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import torch
 import typer
 from rich.console import Console, RenderableType
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, ProgressColumn, Task, TextColumn, TimeRemainingColumn
+from rich.progress import BarColumn, Progress, ProgressColumn, Task, TextColumn, TimeRemainingColumn
 from rich.table import Table
 from rich.text import Text
 
+from worstclass.bench import Timing
+from worstclass.checks import load_findings, verdict
 from worstclass.config import Config
 from worstclass.errors import UserError
+from worstclass.evaluate import Event, Notify
 from worstclass.report import Result, rich_table
 from worstclass.report.results import attack_title
 from worstclass.report.tables import number, percent
 from worstclass.runs import RECIPE, Run, open_run, train_run
-from worstclass.subjects import Subject, evaluate_subject
+from worstclass.subjects import PROGRESS, Subject, evaluate_subject
 from worstclass.train.engine import Engine
 
 console = Console()
@@ -103,16 +107,48 @@ def epoch_line(line: dict[str, Any], config: Config, names: Sequence[str]) -> st
 
 
 def evaluate_with_progress(subject: Subject, names: list[str], folder: Path, **options: Any) -> dict[str, Any]:
-    """Evaluate with a bar for each attack."""
+    """Evaluate with a bar for each attack; Ctrl-C says how to go on."""
+    try:
+        with attack_progress() as notify:
+            return evaluate_subject(subject, names, folder, notify=notify, **options)
+    except KeyboardInterrupt:
+        say(f"\nStopped. The same command goes on from {folder / PROGRESS}.")
+        raise typer.Exit(130) from None
+
+
+@contextmanager
+def attack_progress() -> Iterator[Notify]:
+    """A bar for each attack: which part of it runs, how many samples stand, and the time left."""
     with _progress() as progress:
         bars: dict[str, Any] = {}
 
-        def on_batch(name: str, done: int, total: int) -> None:
+        def notify(event: Event) -> None:
+            name = event.attack.partition(":")[0]
             if name not in bars:
-                bars[name] = progress.add_task(f"attack {name}", total=total)
-            progress.update(bars[name], completed=done)
+                bars[name] = progress.add_task("", total=event.total, percent=event.standing is not None)
+            standing = "" if event.standing is None else f", {event.standing} standing"
+            progress.update(bars[name], description=f"{event.attack}{standing}", completed=event.done)
 
-        return evaluate_subject(subject, names, folder, on_batch=on_batch, **options)
+        yield notify
+
+
+def print_timings(timings: Sequence[Timing]) -> None:
+    """Programs side by side, each with its time as a ratio to the last."""
+    table = Table("", "Seconds", "Faster by", "Forward passes", "Backward passes", "Standing", "It alone breaks")
+    for timing in timings:
+        alone = sum(int((~timing.standing & other.standing).sum()) for other in timings)
+        table.add_row(
+            timing.name,
+            f"{timing.seconds:.1f}",
+            f"{timings[-1].seconds / timing.seconds:.2f}",
+            f"{timing.passes.forward:,}",
+            f"{timing.passes.backward:,}",
+            f"{int(timing.standing.sum())}/{len(timing.standing)}",
+            f"{alone}",
+        )
+    wide_console().print(table)
+    same = (timings[0].standing == timings[-1].standing).mean()
+    say(f"Same verdict on {100 * same:.1f}% of the images.")
 
 
 def print_card(card: dict[str, Any]) -> None:
@@ -123,6 +159,17 @@ def print_card(card: dict[str, Any]) -> None:
         cells = (attack_title(name), percent(column["average"]), percent(worst), worst["class"], number(variance, 4))
         table.add_row(*(Text(cell) for cell in cells))  # names are not markup
     wide_console().print(table)
+
+
+def print_findings(card: dict[str, Any], *, every: bool) -> None:
+    """What the checks found: all of it with a verdict, or only what needs attention."""
+    findings = load_findings(card)
+    for finding in findings:
+        if every or not finding.passed:
+            state = "passed" if finding.passed else "FAILED"
+            say(f"{state}  {finding.name}: {finding.seen}. {finding.advice}".rstrip())
+    if every:
+        say(verdict(findings))
 
 
 def print_table(results: list[Result]) -> None:
@@ -155,13 +202,23 @@ def tensorboard_writer(folder: Path) -> Callable[[dict[str, Any]], None]:
     return watch
 
 
+class _Done(ProgressColumn):
+    """How much is done: so many of so many, or a percentage where the units are of no interest."""
+
+    def render(self, task: Task) -> Text:
+        if task.fields.get("percent"):
+            return Text(f"{task.percentage:.0f}%")
+        return Text(f"{int(task.completed)}/{'?' if task.total is None else int(task.total)}")
+
+
 class _Rate(ProgressColumn):
     """Steps (or images) a second."""
 
     def render(self, task: Task) -> Text:
-        return Text("" if task.speed is None else f"{task.speed:.1f}/s")
+        unknown = task.speed is None or task.fields.get("percent")
+        return Text("" if unknown else f"{task.speed:.1f}/s")
 
 
 def _progress() -> Progress:
-    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), _Rate(), TimeRemainingColumn())
+    columns = (TextColumn("{task.description}"), BarColumn(), _Done(), _Rate(), TimeRemainingColumn())
     return Progress(*columns, console=console, transient=True)

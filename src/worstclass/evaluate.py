@@ -1,8 +1,8 @@
-"""From attacks to per-sample outcomes, checked as they run."""
+"""From attacks to per-sample outcomes, checked as they run and kept as they come."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
-from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -10,111 +10,213 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from worstclass import metrics
-from worstclass.attacks import PGD
+from worstclass.attacks import APGD, FAB, PGD, Ensemble, Square
+from worstclass.attacks.ball import distance
+from worstclass.attacks.ensemble import NATURAL_ERROR, STANDING
+from worstclass.attacks.lanes import predict
+from worstclass.attacks.view import Passes, SearchPrecision, Strict, allow_tf32, search_view
 from worstclass.data import Images, to_float
-from worstclass.data.arrays import open_npz, read_array
 from worstclass.errors import AttackError, UserError
-from worstclass.files import write_npz
+from worstclass.outcomes import ANY, NATURAL, STANDS, Ints, Outcomes, Progress
 from worstclass.rng import PerSample
-from worstclass.types import Classifier
+from worstclass.types import BallAttack, Classifier
 
+FORWARD_ONLY_ROWS = 4  # a batch without gradients may be this many times larger
 TOLERANCE = 1e-6  # of float32 at 1, with room
-NATURAL = "natural"
-ANY = "/any"  # suffix of an attack's name for its any-iterate convention
-
-Ints = NDArray[np.int64]
 
 
-@dataclass(frozen=True)
-class Outcomes:
-    """Labels (N,) and, for `natural` and each attack, predictions (N,): all that any measure needs."""
+class Event(NamedTuple):
+    """How far an attack is: `done` of `total` units of work, and the samples that stand, where it takes them out."""
 
-    labels: Ints
-    predictions: dict[str, Ints]
+    attack: str
+    done: float
+    total: float
+    standing: int | None = None
 
-    def save(self, path: Path) -> None:
-        """One compressed .npz, written atomically."""
-        arrays = {f"predictions/{name}": values.astype(np.int16) for name, values in self.predictions.items()}
-        write_npz(path, {"labels": self.labels.astype(np.int16)} | arrays)
 
-    @classmethod
-    def load(cls, path: Path) -> "Outcomes":
-        with open_npz(path) as archive:
-            arrays = {name: read_array(archive, path, name).astype(np.int64) for name in archive.files}
-        if "labels" not in arrays:
-            raise UserError(f"{path} holds no outcomes: it has no labels.")
-        prefix = "predictions/"
-        predictions = {name.removeprefix(prefix): a for name, a in arrays.items() if name.startswith(prefix)}
-        return cls(arrays["labels"], predictions)
+Notify = Callable[[Event], None]
 
 
 def evaluate(
     model: Classifier,
     images: Images,
-    attacks: Mapping[str, PGD],
+    attacks: Mapping[str, BallAttack],
     *,
     seed: int = 0,
     batch_size: int = 500,
-    on_batch: Callable[[str, int, int], None] | None = None,
+    precision: SearchPrecision = "fp32",
+    progress: Progress | None = None,
+    notify: Notify | None = None,
+    passes: Passes | None = None,
 ) -> Outcomes:
     """Predictions on clean images and under each attack, in evaluation mode.
 
     Random starts are a function of (seed, sample), so the answer does not depend on the batch size. An attack that
     leaves its ball or [0, 1], or after which the model is right more often than before, is an `AttackError`.
+    Attacks that stop at the first success (AutoAttack and its parts) search in `precision` on a faster view of the
+    model, and what they find counts once the model itself, in strict float32, is fooled by it. `progress` keeps what is
+    done, and an evaluation that was stopped goes on from there. `passes` adds up what such attacks cost.
     """
     model.eval()
-    predictions = {NATURAL: _predict_all(model, images, batch_size)}
-    labels = images.y.cpu().numpy()
+    trial = _Trial(model, images, seed, batch_size, progress or Progress(), notify or (lambda _: None))
+    with allow_tf32(False):  # no TF32 in a number that is reported
+        return _evaluate(trial, attacks, precision, passes)
+
+
+def _evaluate(
+    trial: "_Trial", attacks: Mapping[str, BallAttack], precision: SearchPrecision, passes: Passes | None
+) -> Outcomes:
+    natural = trial.natural()
+    labels = trial.images.y.cpu().numpy()
+    outcomes = Outcomes(labels, {NATURAL: natural})
     for name, attack in attacks.items():
-        last, first = _attack_all(model, images, name, attack, seed, batch_size, on_batch)
-        for label, predicted in ((name, last), (name + ANY, first)):
-            predictions[label] = predicted
-            _check_no_help(labels, predicted, predictions[NATURAL], label)
-    return Outcomes(labels, predictions)
+        if isinstance(attack, APGD | FAB | Square):
+            attack = Ensemble(attacks={name: attack})
+        if isinstance(attack, Ensemble):
+            elimination = _Elimination(trial, name, attack, natural, precision)
+            outcomes.predictions[name], outcomes.broken_by[name] = elimination.run()
+            if passes is not None:
+                elimination.add_passes(passes)
+        elif isinstance(attack, PGD):
+            outcomes.predictions[name], outcomes.predictions[name + ANY] = trial.search(name, attack)
+            _check_no_help(labels, outcomes.predictions[name + ANY], natural, name + ANY)
+        else:
+            outcomes.predictions[name] = trial.call(name, attack)
+        _check_no_help(labels, outcomes.predictions[name], natural, name)
+    return outcomes
 
 
-@torch.no_grad()
-def _predict_all(model: Classifier, images: Images, batch_size: int) -> Ints:
-    device = next(model.parameters()).device
-    logits = [model(to_float(x.to(device))).cpu() for x in images.x.split(batch_size)]
-    if not all(bool(batch.isfinite().all()) for batch in logits):
-        raise UserError("the model returns logits that are not finite on clean images: there is nothing to measure.")
-    return np.asarray(torch.cat(logits).argmax(1).numpy(), dtype=np.int64)
+@dataclass(frozen=True)
+class _Trial:
+    """One model on one set of images, batch by batch."""
+
+    model: Classifier
+    images: Images
+    seed: int
+    batch_size: int
+    progress: Progress
+    notify: Notify
+
+    def natural(self) -> Ints:
+        """Predictions on clean images."""
+        rows = np.arange(len(self.images))
+        logits = [predict(self.model, self.at(part)[0]).cpu() for part in self.split(rows)]
+        if not all(bool(batch.isfinite().all()) for batch in logits):
+            raise UserError("the model returns logits that are not finite on clean images: nothing can be measured.")
+        return _numpy(torch.cat(logits).argmax(1))
+
+    def search(self, name: str, attack: PGD) -> tuple[Ints, Ints]:
+        """Predictions on the last iterate, and on the first that fools."""
+        last, first = (self._predictions(f"{attack!r} {kind}") for kind in ("last", "any"))
+        for rows in self._todo(name, last):
+            x, y = self.at(rows)
+            found = attack.search(self.model, x, y, generator=PerSample(self.seed, "evaluate", rows.tolist()))
+            self._record(name, attack, first, rows, x, found.any)
+            self._record(name, attack, last, rows, x, found.last)
+        return last, first
+
+    def call(self, name: str, attack: BallAttack) -> Ints:
+        """Predictions on what any attack returns."""
+        predicted = self._predictions(repr(attack))
+        for rows in self._todo(name, predicted):
+            x, y = self.at(rows)
+            x_adv = attack(self.model, x, y, generator=PerSample(self.seed, "evaluate", rows.tolist()))
+            self._record(name, attack, predicted, rows, x, x_adv)
+        return predicted
+
+    def at(self, rows: Ints) -> tuple[Tensor, Tensor]:
+        """Images and labels on the model's device."""
+        device = next(self.model.parameters()).device
+        index = torch.from_numpy(rows).to(self.images.y.device)
+        return to_float(self.images.x[index].to(device)), self.images.y[index].to(device)
+
+    def split(self, rows: Ints, size: int | None = None) -> list[Ints]:
+        size = size or self.batch_size
+        return [rows[start : start + size] for start in range(0, len(rows), size)]
+
+    def _predictions(self, what: str) -> Ints:
+        return self.progress.array(what, np.full(len(self.images), -1))
+
+    def _todo(self, name: str, predicted: Ints) -> Iterator[Ints]:
+        """Batches without a prediction yet; each is saved once the caller is back for the next."""
+        for rows in self.split(np.flatnonzero(predicted < 0)):
+            yield rows
+            self.progress.save()
+            self.notify(Event(name, int((predicted >= 0).sum()), len(predicted)))
+
+    def _record(self, name: str, attack: BallAttack, predicted: Ints, rows: Ints, x: Tensor, x_adv: Tensor) -> None:
+        check_inside(x, x_adv, attack, name)
+        predicted[rows] = _numpy(predict(self.model, x_adv).argmax(1))
 
 
-def _attack_all(
-    model: Classifier,
-    images: Images,
-    name: str,
-    attack: PGD,
-    seed: int,
-    batch_size: int,
-    on_batch: Callable[[str, int, int], None] | None,
-) -> tuple[Ints, Ints]:
-    """Predictions on the last iterate and on the first fooling one."""
-    device = next(model.parameters()).device
-    last, first = [], []
-    for start in range(0, len(images), batch_size):
-        stop = min(start + batch_size, len(images))
-        x, y = to_float(images.x[start:stop].to(device)), images.y[start:stop].to(device)
-        found = attack.search(model, x, y, generator=PerSample(seed, "evaluate", range(start, stop)))
-        check_inside(x, found.last, attack, name)
-        check_inside(x, found.any, attack, name)
-        with torch.no_grad():
-            last.append(model(found.last).argmax(1).cpu())
-            first.append(model(found.any).argmax(1).cpu())
-        if on_batch:
-            on_batch(name, stop, len(images))
-    return torch.cat(last).numpy(), torch.cat(first).numpy()
+class _Elimination:
+    """An ensemble on the samples of a trial: which stand, and how many attacks each has been through."""
+
+    def __init__(self, trial: _Trial, name: str, attack: Ensemble, natural: Ints, precision: SearchPrecision) -> None:
+        self.trial, self.name, self.attack, self.precision = trial, name, attack, precision
+        labels = trial.images.y.cpu().numpy()
+        start = np.where(natural == labels, STANDING, NATURAL_ERROR)
+        self.by = trial.progress.array(f"{attack!r} by", start)
+        self.predicted = trial.progress.array(f"{attack!r} predicted", natural)
+        self.passed = trial.progress.array(f"{attack!r} passed", np.zeros_like(labels))
+        x, _ = trial.at(np.arange(min(len(labels), trial.batch_size)))
+        self.model, self.judge = search_view(trial.model, x, precision=precision), Strict(trial.model)
+        num_classes = predict(trial.model, x[:1]).shape[1]
+        self.work = [part.work(num_classes) for part in attack.attacks.values()]
+        self.total = sum(self.work) * int((start == STANDING).sum())
+
+    def run(self) -> tuple[Ints, NDArray[np.str_]]:
+        """Predictions, wrong where a sample was broken, and what broke each."""
+        for number in range(len(self.work)):
+            for rows in self._batches(number):
+                self._attack(number, rows)
+                self.trial.progress.save()
+        names = np.array([*self.attack.attacks, NATURAL, STANDS])  # -2 and -1 count from the end
+        return self.predicted, names[self.by]
+
+    def add_passes(self, passes: Passes) -> None:
+        for counted in (self.model.passes, self.judge.passes):
+            passes.forward += counted.forward
+            passes.backward += counted.backward
+
+    def _batches(self, number: int) -> list[Ints]:
+        """The samples that an attack has yet to try. Without gradients nothing is kept for a backward pass."""
+        rows = np.flatnonzero((self.by == STANDING) & (self.passed == number))
+        forward_only = isinstance(list(self.attack.attacks.values())[number], Square)
+        return self.trial.split(rows, self.trial.batch_size * (FORWARD_ONLY_ROWS if forward_only else 1))
+
+    def _attack(self, number: int, rows: Ints) -> None:
+        """One attack on one batch."""
+        part_name, part = list(self.attack.attacks.items())[number]
+        to_come = np.array([sum(self.work[stage:]) for stage in range(len(self.work) + 1)])
+        others = np.setdiff1d(np.flatnonzero(self.by == STANDING), rows)
+        ahead_of_others = int(to_come[self.passed[others]].sum())
+
+        def look(share: float, standing: int) -> None:
+            ahead = ahead_of_others + standing * (to_come[number] - share * self.work[number])
+            done = self.total - float(ahead)
+            self.trial.notify(Event(f"{self.name}: {part_name}", done, self.total, len(others) + standing))
+
+        x, y = self.trial.at(rows)
+        source = PerSample(self.trial.seed, f"evaluate/{part_name}", rows.tolist())
+        with allow_tf32(self.precision == "tf32"):
+            broken = part.breaks(
+                self.model, x, y, generator=source, judge=self.judge, rows=self.trial.batch_size, look=look
+            )
+        check_inside(x, broken.x_adv, part, self.name)
+        self.passed[rows] = number + 1
+        hit = rows[_numpy(broken.found) != 0]
+        if len(hit):
+            self.by[hit] = number
+            self.predicted[hit] = _numpy(predict(self.judge, broken.x_adv[broken.found]).argmax(1))
 
 
-def check_inside(x: Tensor, x_adv: Tensor, attack: PGD, name: str) -> None:
+def check_inside(x: Tensor, x_adv: Tensor, attack: BallAttack, name: str) -> None:
     """Raise unless every image is inside the attack's ball and inside [0, 1]."""
-    delta = (x_adv - x).flatten(1)
-    distance = float((delta.abs().amax(1) if attack.norm == "linf" else delta.norm(dim=1)).max())
-    if not distance <= attack.eps + TOLERANCE * (1 if attack.norm == "linf" else 10):
+    furthest = float(distance(x_adv - x, attack.norm).max())
+    if not furthest <= attack.eps + TOLERANCE * (1 if attack.norm == "linf" else 10):
         raise AttackError(
-            f"attack '{name}' left its {attack.norm} ball: distance {distance:.6g}, eps {attack.eps:.6g}."
+            f"attack '{name}' left its {attack.norm} ball: distance {furthest:.6g}, eps {attack.eps:.6g}."
         )
     low, high = float(x_adv.min()), float(x_adv.max())
     if not (low >= -TOLERANCE and high <= 1 + TOLERANCE):
@@ -128,3 +230,7 @@ def _check_no_help(labels: Ints, predicted: Ints, natural: Ints, name: str) -> N
             f"attack '{name}' helps the model: accuracy {attacked:.4f} under attack, {clean:.4f} without. "
             "The gradients are likely masked, or the radius is too small to matter."
         )
+
+
+def _numpy(values: Tensor) -> Ints:
+    return np.asarray(values.cpu().numpy(), dtype=np.int64)

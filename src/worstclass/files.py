@@ -44,8 +44,10 @@ def read_json(path: Path) -> Any:
 def write_npz(path: Path, arrays: Mapping[str, np.ndarray[Any, Any]]) -> None:
     """One compressed .npz of plain arrays."""
     buffer = io.BytesIO()
-    with zipfile.ZipFile(buffer, "w", zipfile.ZIP_DEFLATED) as archive:
+    with zipfile.ZipFile(buffer, "w") as archive:
         for name, array in arrays.items():
-            with archive.open(zipfile.ZipInfo(f"{name}.npy"), "w") as entry:  # no time stamp: equal input, equal bytes
+            info = zipfile.ZipInfo(f"{name}.npy")  # no time stamp: equal input, equal bytes
+            info.compress_type = zipfile.ZIP_DEFLATED
+            with archive.open(info, "w") as entry:
                 np.lib.format.write_array(entry, np.asanyarray(array), allow_pickle=False)
     write_atomic(path, buffer.getvalue())

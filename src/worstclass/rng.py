@@ -1,5 +1,6 @@
 """Randomness as an argument: every draw is a function of (seed, stream, indices), never of global state."""
 
+import copy
 import zlib
 from collections.abc import Callable, Iterable
 
@@ -23,7 +24,18 @@ class PerSample:
     """One generator for each sample, so that what a sample draws does not depend on its batch."""
 
     def __init__(self, seed: int, stream: str, indices: Iterable[int]) -> None:
+        self._seed, self._stream = seed, stream
         self.generators = [generator(seed, stream, index) for index in indices]
+
+    def select(self, rows: Iterable[int]) -> "PerSample":
+        """The same generators, of some samples."""
+        part = copy.copy(self)
+        part.generators = [self.generators[row] for row in rows]
+        return part
+
+    def shared(self) -> torch.Generator:
+        """A generator for what all samples have in common, whichever of them are here."""
+        return generator(self._seed, f"{self._stream}/shared")
 
 
 Randomness = torch.Generator | PerSample | None

@@ -1,6 +1,7 @@
 """Whom to evaluate: a run of ours, or anybody's model; from here on they are treated alike."""
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+import json
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -8,19 +9,21 @@ from typing import Any, Literal
 import torch
 from torch import nn
 
-from worstclass.attacks import PGD, make_attack
-from worstclass.attacks.pgd import Norm
+from worstclass.attacks import make_attack
+from worstclass.attacks.view import SearchPrecision
 from worstclass.card import make_card
-from worstclass.data import Images, open_source, split_validation
+from worstclass.checks import CHECKED_IMAGES, check_attacks, check_model, check_outcomes, load_findings, merge
+from worstclass.data import Images, open_source, split_validation, to_float
 from worstclass.errors import UserError
-from worstclass.evaluate import ANY, NATURAL, Outcomes, evaluate
+from worstclass.evaluate import Notify, evaluate
 from worstclass.files import read_json, write_json
 from worstclass.models import make_model
+from worstclass.outcomes import ANY, NATURAL, Outcomes, Progress
 from worstclass.runs import RECIPE, Run, check_classifier, fingerprint
 from worstclass.train.checkpoint import digest, load_tensors, load_weights
-from worstclass.train.engine import Engine
+from worstclass.types import BallAttack, Norm
 
-CARD, OUTCOMES = "card.json", "outcomes.npz"
+CARD, OUTCOMES, PROGRESS = "card.json", "outcomes.npz", "progress.npz"
 
 
 @dataclass(frozen=True)
@@ -95,34 +98,60 @@ def evaluate_subject(
     device: torch.device | str = "cpu",
     seed: int = 0,
     batch_size: int = 500,
-    on_batch: Callable[[str, int, int], None] | None = None,
+    precision: SearchPrecision = "fp32",
+    checks: bool = False,
+    transfer: Subject | None = None,
+    notify: Notify | None = None,
 ) -> dict[str, Any]:
     """Attack, measure, and write outcomes and card into the folder `out`; returns the card.
 
     `natural` is always measured. `base` is the folder of an evaluated vanilla run, for rho. An earlier evaluation of
-    the same weights on the same images is added to; a folder that holds anything else is refused.
+    the same weights on the same images is added to; a folder that holds anything else is refused. One that was stopped
+    is continued. The card's findings say what the numbers are worth; `checks` adds those that take attacks of their
+    own, among them one by images made for the model `transfer`.
     """
     about = dict(subject.about) | {"eps": subject.eps, "norm": subject.norm, "seed": seed}
     earlier = _earlier(out, about, subject.home)
     attacks = _attacks(subject, attack_names)
     base_outcomes = load_base(base, about, attacks) if base else None
-    Engine(precision="fp32").set_up(torch.device(device))  # strict: no TF32 in a number that is reported
-    model = subject.model.to(device)
-    outcomes = evaluate(model, subject.images, attacks, seed=seed, batch_size=batch_size, on_batch=on_batch)
+    model = subject.model.to(device).eval()
+    some = subject.images.select(torch.arange(min(len(subject.images), batch_size, CHECKED_IMAGES))).to(device)
+    findings = check_model(model, to_float(some.x), some.y)
+    progress = Progress(out / PROGRESS, json.dumps(about | {"precision": precision, "torch": torch.__version__}))
+    outcomes = evaluate(
+        model,
+        subject.images,
+        attacks,
+        seed=seed,
+        batch_size=batch_size,
+        precision=precision,
+        progress=progress,
+        notify=notify,
+    )
     if earlier is not None:
-        outcomes = Outcomes(outcomes.labels, earlier.predictions | outcomes.predictions)
+        predictions, broken_by = earlier.predictions | outcomes.predictions, earlier.broken_by | outcomes.broken_by
+        outcomes = Outcomes(outcomes.labels, predictions, broken_by)
         attacks = _attacks(subject, [name for name in outcomes.predictions if not name.endswith(ANY)])
-    card = make_card(outcomes, subject.class_names, attacks, about=about, base=base_outcomes)
+    findings += check_outcomes(outcomes, attacks)
+    if checks:
+        other = transfer.model.to(device).eval() if transfer else None
+        findings += check_attacks(
+            model, subject.images, eps=subject.eps, norm=subject.norm, seed=seed, batch_size=batch_size, other=other
+        )
+    if earlier is not None:
+        findings = merge(load_findings(load_card(out)), findings)
+    card = make_card(outcomes, subject.class_names, attacks, about=about, base=base_outcomes, findings=findings)
     if earlier is not None:  # the same weights on the same images: what was known of a column stays known
         for name, column in load_card(out)["columns"].items():
             card["columns"][name] = column | card["columns"][name]
     out.mkdir(parents=True, exist_ok=True)
     outcomes.save(out / OUTCOMES)
     write_json(out / CARD, card)
+    progress.clear()
     return card
 
 
-def _attacks(subject: Subject, names: Sequence[str]) -> dict[str, PGD]:
+def _attacks(subject: Subject, names: Sequence[str]) -> dict[str, BallAttack]:
     return {name: make_attack(name, eps=subject.eps, norm=subject.norm) for name in names if name != NATURAL}
 
 

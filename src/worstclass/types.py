@@ -13,6 +13,10 @@ Classifier = torch.nn.Module
 """Maps images (B, C, H, W) in [0, 1] to logits (B, K). Any normalisation is inside it."""
 
 
+Norm = Literal["linf", "l2"]
+"""The norm of a ball around an image."""
+
+
 @runtime_checkable
 class Stateful(Protocol):
     """Something a checkpoint can hold."""
@@ -31,6 +35,16 @@ class Attack(Protocol):
     def __call__(
         self, model: Classifier, x: Tensor, y: Tensor, *, margin: Tensor | None = None, generator: Randomness = None
     ) -> Tensor: ...
+
+
+class BallAttack(Attack, Protocol):
+    """An attack that says which ball it stays in: what an evaluation needs."""
+
+    @property
+    def eps(self) -> float: ...
+
+    @property
+    def norm(self) -> Norm: ...
 
 
 class Losses(NamedTuple):

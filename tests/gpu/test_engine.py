@@ -12,7 +12,10 @@ from worstclass.models import make_model
 from worstclass.train.engine import Engine
 from worstclass.train.loop import new_state, prepare_step
 
-pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+pytestmark = [
+    pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU"),
+    pytest.mark.filterwarnings("default"),  # the compiler warns of its own imports
+]
 DEVICE = torch.device("cuda")
 
 

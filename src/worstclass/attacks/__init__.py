@@ -2,11 +2,33 @@
 
 import re
 from collections.abc import Callable
+from functools import partial
 
-from worstclass.attacks.pgd import PGD, Norm
+from worstclass.attacks.apgd import APGD
+from worstclass.attacks.ensemble import Ensemble, autoattack
+from worstclass.attacks.fab import FAB
+from worstclass.attacks.lanes import Breaker, Broken
+from worstclass.attacks.pgd import PGD
+from worstclass.attacks.square import Square
 from worstclass.errors import UserError, unknown
+from worstclass.types import BallAttack, Norm
 
-__all__ = ["ATTACKS", "PGD", "cw", "fgsm", "make_attack", "pgd", "trades_attack"]
+__all__ = [
+    "APGD",
+    "ATTACKS",
+    "FAB",
+    "PGD",
+    "Breaker",
+    "Broken",
+    "Ensemble",
+    "Square",
+    "autoattack",
+    "cw",
+    "fgsm",
+    "make_attack",
+    "pgd",
+    "trades_attack",
+]
 
 _STEP_RATIO = 0.003 / (8 / 255)  # the paper's step of 0.003 at eps = 8/255, scaled with eps
 
@@ -31,20 +53,35 @@ def trades_attack(*, eps: float, steps: int = 10, step_size: float = 0.007) -> P
     return PGD(eps=eps, steps=steps, step_size=step_size, loss="kl", start="gaussian")
 
 
-ATTACKS: dict[str, Callable[..., PGD]] = {"fgsm": fgsm, "pgd": pgd, "cw": cw}
+ATTACKS: dict[str, Callable[..., BallAttack]] = {
+    "fgsm": fgsm,
+    "pgd": pgd,
+    "cw": cw,
+    "apgd-ce": APGD,
+    "apgd-dlr": partial(APGD, loss="dlr"),
+    "apgd-t": partial(APGD, loss="targeted-dlr"),
+    "fab": partial(FAB, targets=0),
+    "fab-t": FAB,
+    "square": Square,
+    "autoattack": autoattack,
+    "autoattack-plus": partial(autoattack, version="plus"),
+    "autoattack-rand": partial(autoattack, version="rand"),
+}
 """Attacks by name; `pgd-20` and `cw-30` carry their number of steps."""
 
+NAMES = ("natural", "fgsm", "pgd-N", "cw", "cw-N", *list(ATTACKS)[3:])
+"""What `make_attack` and the command understand, for people to read."""
 
-def make_attack(name: str, *, eps: float, norm: Norm = "linf") -> PGD:
-    """The attack called `fgsm`, `pgd-N`, `cw` or `cw-N`."""
-    match = re.fullmatch(r"([a-z]+)(?:-(\d+))?", name)
-    family, steps = (match[1], match[2]) if match else (name, None)
-    if family not in ATTACKS or (family == "fgsm" and steps):
-        raise unknown("attack", name, ["natural", "fgsm", "pgd-20", "pgd-100", "pgd-N", "cw", "cw-N"])
-    if family == "pgd" and steps is None:
+
+def make_attack(name: str, *, eps: float, norm: Norm = "linf") -> BallAttack:
+    """The attack of that name: `fgsm`, `pgd-N`, `cw`, `cw-N`, `autoattack`, or one of AutoAttack's parts."""
+    counted = re.fullmatch(r"(pgd|cw)-(\d+)", name)
+    if counted:
+        if int(counted[2]) == 0:
+            raise UserError(f"attack '{name}' needs at least one step.")
+        return ATTACKS[counted[1]](int(counted[2]), eps=eps, norm=norm)
+    if name == "pgd":
         raise UserError("attack 'pgd' needs its number of steps: pgd-20, pgd-100, pgd-N.")
-    if steps is None:
-        return ATTACKS[family](eps=eps, norm=norm)
-    if int(steps) == 0:
-        raise UserError(f"attack '{name}' needs at least one step.")
-    return ATTACKS[family](int(steps), eps=eps, norm=norm)
+    if name not in ATTACKS:
+        raise unknown("attack", name, ["pgd-20", "pgd-100", *NAMES])
+    return ATTACKS[name](eps=eps, norm=norm)

@@ -9,24 +9,16 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from worstclass import rng
+from worstclass.attacks.ball import column, direction, l2, project, radius_of
+from worstclass.attacks.losses import cw_loss
 from worstclass.errors import UserError, unknown
 from worstclass.objectives import kl_divergence
 from worstclass.rng import Randomness
-from worstclass.types import Classifier
+from worstclass.types import Classifier, Norm
 
-Norm = Literal["linf", "l2"]
 Loss = Literal["ce", "cw", "kl"]
 Start = Literal["uniform", "gaussian", "none"]
 Keep = Literal["last", "any"]
-
-CW_CONFIDENCE = 50.0
-
-
-def cw_loss(logits: Tensor, y: Tensor) -> Tensor:
-    """Carlini-Wagner's margin loss to maximise: -max(z_y - max_{j != y} z_j + 50, 0), (B,)."""
-    true = logits.gather(1, y[:, None]).squeeze(1)
-    others = logits.scatter(1, y[:, None], -torch.inf).amax(1)
-    return -(true - others + CW_CONFIDENCE).clamp_min(0)
 
 
 class Found(NamedTuple):
@@ -74,7 +66,7 @@ class PGD:
             return self.search(model, x, y, margin=margin, generator=generator).any
         if self.restarts == 1:
             loss = self._loss(model, x, y)
-            return self._ascend(model, x, loss, self._scale(x, margin), rng.or_default(generator, x.device))
+            return self._ascend(model, x, loss, radius_of(1.0, margin, x), rng.or_default(generator, x.device))
         return self.search(model, x, y, margin=margin, generator=generator).last
 
     def search(
@@ -82,7 +74,7 @@ class PGD:
     ) -> Found:
         """Run all restarts and return both conventions; one forward a restart more than a plain call."""
         source = rng.or_default(generator, x.device)
-        scale = self._scale(x, margin)
+        scale = radius_of(1.0, margin, x)
         loss = self._loss(model, x, y)
         last = fooling = x
         best = torch.full_like(x[:, 0, 0, 0], -torch.inf)
@@ -92,7 +84,7 @@ class PGD:
         def watch(x_adv: Tensor, logits: Tensor) -> None:
             nonlocal fooling, found
             new = (logits.argmax(1) != y) & ~found
-            fooling = torch.where(_column(new, x), x_adv, fooling)
+            fooling = torch.where(column(new, x), x_adv, fooling)
             found = found | new
 
         for _ in range(self.restarts):
@@ -103,10 +95,10 @@ class PGD:
             watch(x_adv, logits)
             fools = logits.argmax(1) != y
             better = (fools & ~last_fools) | ((fools == last_fools) & (value > best))
-            last = torch.where(_column(better, x), x_adv, last)
+            last = torch.where(column(better, x), x_adv, last)
             best = torch.where(better, value, best)
             last_fools = last_fools | fools
-        return Found(last, torch.where(_column(found, x), fooling, last))
+        return Found(last, torch.where(column(found, x), fooling, last))
 
     def _loss(self, model: Classifier, x: Tensor, y: Tensor) -> Callable[[Tensor], Tensor]:
         """The per-sample loss to ascend, as a function of the logits."""
@@ -137,40 +129,19 @@ class PGD:
             x_adv = x_adv.detach()
             if watch is not None:
                 watch(x_adv, logits.detach())
-            x_adv = self._project(x, x_adv + self.step_size * scale * self._direction(grad), scale)
+            x_adv = x_adv + self.step_size * scale * direction(grad, self.norm)
+            x_adv = project(x, x_adv, self.eps * scale, self.norm)
         return x_adv.detach()
 
     def _begin(self, x: Tensor, scale: Tensor | float, source: torch.Generator | rng.PerSample) -> Tensor:
         if self.start == "none":
             return x.clone()
-        if self.start == "gaussian":
-            return self._project(x, x + self.start_scale * rng.normal(x, source), scale)
-        if self.norm == "linf":
-            return self._project(x, x + self.eps * scale * (2 * rng.uniform(x, source) - 1), scale)
-        # uniform in an L2 ball: a uniform direction, and a radius r with density proportional to r^(d-1)
-        direction = rng.normal(x, source)
-        radius = rng.uniform(x[:, :1, :1, :1], source) ** (1 / x[0].numel())
-        return self._project(x, x + self.eps * scale * radius * direction / _l2(direction), scale)
-
-    def _direction(self, grad: Tensor) -> Tensor:
-        return grad.sign() if self.norm == "linf" else grad / _l2(grad)
-
-    def _project(self, x: Tensor, x_adv: Tensor, scale: Tensor | float) -> Tensor:
         radius = self.eps * scale
+        if self.start == "gaussian":
+            return project(x, x + self.start_scale * rng.normal(x, source), radius, self.norm)
         if self.norm == "linf":
-            return torch.clamp(x_adv, x - radius, x + radius).clamp(0, 1)
-        delta = x_adv - x
-        return (x + delta * (radius / _l2(delta)).clamp_max(1)).clamp(0, 1)
-
-    def _scale(self, x: Tensor, margin: Tensor | None) -> Tensor | float:
-        return 1.0 if margin is None else margin.view(-1, 1, 1, 1).to(x.dtype)
-
-
-def _l2(x: Tensor) -> Tensor:
-    """The L2 norm of each sample, (B, 1, 1, 1), never zero."""
-    norm: Tensor = torch.linalg.vector_norm(x.flatten(1), dim=1)
-    return norm.clamp_min(1e-12).view(-1, 1, 1, 1)
-
-
-def _column(mask: Tensor, x: Tensor) -> Tensor:
-    return mask.view(-1, *[1] * (x.dim() - 1))
+            return project(x, x + radius * (2 * rng.uniform(x, source) - 1), radius, self.norm)
+        # uniform in an L2 ball: a uniform direction, and a share r of the radius with density proportional to r^(d-1)
+        towards = rng.normal(x, source)
+        share = rng.uniform(x[:, :1, :1, :1], source) ** (1 / x[0].numel())
+        return project(x, x + radius * share * towards / l2(towards), radius, self.norm)

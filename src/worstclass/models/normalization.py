@@ -1,4 +1,4 @@
-"""Normalisation inside the model, so that attacks and data live in [0, 1]."""
+"""The two ends of a model: normalisation inside it, so that attacks and data live in [0, 1], and its last layer."""
 
 from collections.abc import Sequence
 
@@ -23,17 +23,14 @@ class Normalized(nn.Module):
         return logits
 
 
-def full_precision(linear: nn.Linear, features: Tensor) -> Tensor:
-    """The last layer, in its own precision even under autocast.
+class Head(nn.Linear):
+    """The last layer, in its own precision even under autocast; maps (B, C, H, W) are averaged first, in it too.
 
     With bfloat16 logits a few samples in a thousand start with an exactly zero KL gradient and are never
-    attacked; the last layer costs nothing in full precision.
+    attacked; pooling and the last layer cost nothing in full precision.
     """
-    with torch.autocast(features.device.type, enabled=False):
-        logits: Tensor = linear(features.to(linear.weight.dtype))
-        return logits
 
-
-def pooled_logits(features: Tensor, linear: nn.Linear) -> Tensor:
-    """Global average pooling and the last layer, both in the layer's precision."""
-    return full_precision(linear, features.to(linear.weight.dtype).mean((2, 3)))
+    def forward(self, features: Tensor) -> Tensor:
+        with torch.autocast(features.device.type, enabled=False):
+            features = features.to(self.weight.dtype)
+            return super().forward(features.mean((2, 3)) if features.dim() == 4 else features)

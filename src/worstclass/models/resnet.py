@@ -3,7 +3,7 @@
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from worstclass.models.normalization import pooled_logits
+from worstclass.models.normalization import Head
 
 STAGES = ((64, 1), (128, 2), (256, 2), (512, 2))  # (width, stride), two blocks each
 
@@ -63,7 +63,7 @@ class ResNet18(nn.Module):
         self.blocks = nn.Sequential(*blocks)
         self.final = nn.BatchNorm2d(512) if preact else nn.Identity()
         self.preact = preact
-        self.linear = nn.Linear(512, num_classes)
+        self.linear = Head(512, num_classes)
 
     def forward(self, x: Tensor) -> Tensor:
         out = self.stem(x)
@@ -72,4 +72,5 @@ class ResNet18(nn.Module):
         out = self.blocks(out)
         if self.preact:
             out = F.relu(self.final(out))
-        return pooled_logits(out, self.linear)
+        logits: Tensor = self.linear(out)
+        return logits

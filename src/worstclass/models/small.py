@@ -3,7 +3,7 @@
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from worstclass.models.normalization import full_precision
+from worstclass.models.normalization import Head
 
 
 class SmallCNN(nn.Module):
@@ -18,10 +18,11 @@ class SmallCNN(nn.Module):
         self.conv1, self.bn1 = nn.Conv2d(in_channels, width, 3, 2, 1, bias=False), nn.BatchNorm2d(width)
         self.conv2, self.bn2 = nn.Conv2d(width, 2 * width, 3, 2, 1, bias=False), nn.BatchNorm2d(2 * width)
         self.hidden = nn.Linear(2 * width * 4 * 4, hidden)
-        self.linear = nn.Linear(hidden, num_classes)
+        self.linear = Head(hidden, num_classes)
 
     def forward(self, x: Tensor) -> Tensor:
         x = F.relu(self.bn1(self.conv1(x)))
         x = F.relu(self.bn2(self.conv2(x)))
         x = F.relu(self.hidden(F.adaptive_avg_pool2d(x, 4).flatten(1)))
-        return full_precision(self.linear, x)
+        logits: Tensor = self.linear(x)
+        return logits

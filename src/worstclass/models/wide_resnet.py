@@ -5,7 +5,7 @@ import math
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from worstclass.models.normalization import pooled_logits
+from worstclass.models.normalization import Head
 from worstclass.models.resnet import PreActBlock, conv3x3
 
 
@@ -23,7 +23,7 @@ class WideResNet(nn.Module):
                 blocks.append(PreActBlock(channels_in, channels[stage + 1], stride if index == 0 else 1))
         self.blocks = nn.Sequential(*blocks)
         self.final = nn.BatchNorm2d(channels[3])
-        self.linear = nn.Linear(channels[3], num_classes)
+        self.linear = Head(channels[3], num_classes)
         for module in self.modules():
             if isinstance(module, nn.Conv2d):
                 fan_out = module.kernel_size[0] * module.kernel_size[1] * module.out_channels
@@ -31,4 +31,5 @@ class WideResNet(nn.Module):
         nn.init.zeros_(self.linear.bias)
 
     def forward(self, x: Tensor) -> Tensor:
-        return pooled_logits(F.relu(self.final(self.blocks(self.stem(x)))), self.linear)
+        logits: Tensor = self.linear(F.relu(self.final(self.blocks(self.stem(x)))))
+        return logits

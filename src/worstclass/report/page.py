@@ -8,6 +8,7 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
 import worstclass
+from worstclass.checks import load_findings
 from worstclass.config import to_toml
 from worstclass.files import write_atomic
 from worstclass.report import figures
@@ -60,6 +61,7 @@ def write_report(results: Sequence[Result], out: Path) -> list[Path]:
         figures={name: Markup(figures.to_svg(figure)) for name, figure in drawn.items()},  # made here, not input
         captions=_captions(results, drawn),
         results=results,
+        findings=[load_findings(result.card) for result in results],
         recipes=[to_toml(result.run.config) for result in results],
     )
     write_atomic(out, page.encode())

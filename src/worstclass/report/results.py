@@ -7,7 +7,7 @@ from typing import Any
 
 from worstclass.card import compare_with_base, measure
 from worstclass.errors import UserError
-from worstclass.evaluate import ANY, Outcomes
+from worstclass.outcomes import ANY, Outcomes
 from worstclass.runs import Run, open_run
 from worstclass.subjects import check_comparable, load_card, load_outcomes
 

@@ -1,0 +1,170 @@
+"""Auto-PGD: projected gradient ascent with momentum and a step that halves itself."""
+
+from dataclasses import dataclass
+from typing import Literal, get_args
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from worstclass.attacks.ball import column, direction, project, radius_of, random_direction
+from worstclass.attacks.lanes import Broken, Hunt, Lanes, Look, claim, own_sources, side_by_side, target_ranks
+from worstclass.attacks.losses import dlr_loss, targeted_dlr_loss
+from worstclass.errors import UserError, unknown
+from worstclass.rng import PerSample, Randomness
+from worstclass.types import Classifier, Norm
+
+APGDLoss = Literal["ce", "dlr", "targeted-dlr"]
+MOMENTUM = 0.75
+ENOUGH_INCREASES = 0.75  # share of the steps of a period that must have raised the loss
+
+
+def checkpoints(steps: int) -> dict[int, int]:
+    """Steps (counted from 0) after which the step size is reviewed, each with the length of the period it ends.
+
+    For 100 steps: 21, 40, 56, 69, 79, 86, 92, 98.
+    """
+    period, shortest, shrink = (max(int(share * steps), 1) for share in (0.22, 0.06, 0.03))
+    at, found = period - 1, {}
+    while at < steps:
+        found[at] = period
+        period = max(period - shrink, shortest)
+        at += period
+    return found
+
+
+@dataclass(frozen=True, kw_only=True)
+class APGD:
+    """Auto-PGD (Croce and Hein, 2020) inside the `norm` ball of radius `eps`.
+
+    `loss` is `ce`, `dlr`, or `targeted-dlr`, which tries the `targets` likeliest wrong classes one by one. Each restart
+    begins at a random point of the ball's surface. `eot` gradients are averaged, for models that draw at random.
+    A call returns for each sample the first image that fools the model, and x itself where none does.
+    """
+
+    eps: float
+    steps: int = 100
+    norm: Norm = "linf"
+    loss: APGDLoss = "ce"
+    targets: int = 9
+    restarts: int = 1
+    eot: int = 1
+
+    def __post_init__(self) -> None:
+        for name, kind in (("norm", Norm), ("loss", APGDLoss)):
+            if getattr(self, name) not in get_args(kind):
+                raise unknown(name, str(getattr(self, name)), get_args(kind))
+        if self.eps < 0 or min(self.steps, self.targets, self.restarts, self.eot) < 1:
+            raise UserError(f"{self}: eps must not be negative, and every count at least 1.")
+
+    def __call__(
+        self, model: Classifier, x: Tensor, y: Tensor, *, margin: Tensor | None = None, generator: Randomness = None
+    ) -> Tensor:
+        return self.breaks(model, x, y, margin=margin, generator=generator).x_adv
+
+    def breaks(
+        self,
+        model: Classifier,
+        x: Tensor,
+        y: Tensor,
+        *,
+        margin: Tensor | None = None,
+        generator: Randomness = None,
+        judge: Classifier | None = None,
+        rows: int | None = None,
+        look: Look | None = None,
+    ) -> Broken:
+        """See `Breaker.breaks`."""
+        hunt = Hunt(x, y, judge or model, rows, look)
+        source = own_sources(generator, len(x))
+        radius = radius_of(self.eps, margin, x)
+        targets = target_ranks(hunt.logits, y, self.targets) if self.loss == "targeted-dlr" else None
+        for lanes, turns, share in hunt.attempts(radius, targets, self.restarts):
+            start = side_by_side(lanes, source, [self._direction] * len(turns))
+            lanes["point"] = (lanes["x"] + lanes["radius"] * start).clamp(0, 1)
+            self._hunt(model, hunt, lanes, share)
+        return hunt.result()
+
+    def work(self, num_classes: int) -> int:
+        """Forward and backward passes of a sample that withstands."""
+        targets = min(self.targets, num_classes - 1) if self.loss == "targeted-dlr" else 1
+        return targets * self.restarts * self.eot * 2 * (self.steps + 1)
+
+    def _direction(self, x: Tensor, source: PerSample) -> Tensor:
+        return random_direction(x, source, self.norm)
+
+    def _hunt(self, model: Classifier, hunt: Hunt, lanes: Lanes, share: tuple[float, float]) -> None:
+        """Run the lanes from their `point` to the end; `steps` moves are `steps` + 1 evaluations."""
+        zeros = torch.zeros_like(lanes["radius"].flatten())
+        lanes |= {
+            "old": lanes["point"],
+            "step": 2 * lanes["radius"],
+            "last_loss": zeros,  # as the public code, whose first comparison is with zero
+            "increases": zeros,
+            "halved": torch.ones_like(lanes["found"]),
+        }
+        review = checkpoints(self.steps)
+
+        def step(lanes: Lanes, number: int) -> None:
+            grad, loss = self._look(model, lanes)
+            if number == 0:
+                lanes |= {"best": lanes["point"], "best_grad": grad, "best_loss": loss, "reviewed_loss": loss}
+            else:
+                self._remember(lanes, grad, loss)
+            if number - 1 in review:
+                grad = self._review(lanes, grad, review[number - 1])
+            if number < self.steps:
+                self._move(lanes, grad, MOMENTUM if number else 1.0)
+
+        hunt.run(lanes, step, self.steps + 1, share)
+
+    def _look(self, model: Classifier, lanes: Lanes) -> tuple[Tensor, Tensor]:
+        """Gradient and loss at the lanes' points; successes are claimed on the way."""
+        total = torch.zeros(())
+        for draw in range(self.eot):
+            point = lanes["point"].detach().requires_grad_()
+            with torch.enable_grad():
+                logits = model(point)
+                loss = self._loss(logits, lanes)
+                (grad,) = torch.autograd.grad(loss.sum(), point)
+            total = grad if draw == 0 else total + grad
+        logits, loss = logits.detach(), loss.detach()
+        claim(lanes, lanes["point"], logits.argmax(1) != lanes["y"])
+        return total / self.eot if self.eot > 1 else total, loss
+
+    def _loss(self, logits: Tensor, lanes: Lanes) -> Tensor:
+        if self.loss == "ce":
+            return F.cross_entropy(logits, lanes["y"], reduction="none")
+        if self.loss == "dlr":
+            return dlr_loss(logits, lanes["y"])
+        return targeted_dlr_loss(logits, lanes["y"], lanes["target"])
+
+    def _remember(self, lanes: Lanes, grad: Tensor, loss: Tensor) -> None:
+        better = loss > lanes["best_loss"]
+        wide = column(better, grad)
+        lanes["best"] = torch.where(wide, lanes["point"], lanes["best"])
+        lanes["best_grad"] = torch.where(wide, grad, lanes["best_grad"])
+        lanes["best_loss"] = torch.where(better, loss, lanes["best_loss"])
+        lanes["increases"] = lanes["increases"] + (loss > lanes["last_loss"])
+        lanes["last_loss"] = loss
+
+    def _review(self, lanes: Lanes, grad: Tensor, period: int) -> Tensor:
+        """Halve the step of lanes that climb too rarely or have stopped, and send them back to their best point."""
+        stuck = ~lanes["halved"] & (lanes["reviewed_loss"] >= lanes["best_loss"])
+        halve = (lanes["increases"] <= ENOUGH_INCREASES * period) | stuck
+        wide = column(halve, grad)
+        lanes["halved"], lanes["reviewed_loss"] = halve, lanes["best_loss"]
+        lanes["increases"] = torch.zeros_like(lanes["increases"])
+        lanes["step"] = torch.where(wide, lanes["step"] / 2, lanes["step"])
+        lanes["point"] = torch.where(wide, lanes["best"], lanes["point"])
+        return torch.where(wide, lanes["best_grad"], grad)
+
+    def _move(self, lanes: Lanes, grad: Tensor, weight: float) -> None:
+        """A step along the gradient, mixed with the step before it; both inside the ball."""
+        x, point, radius = lanes["x"], lanes["point"], lanes["radius"]
+        moved = project(x, point + lanes["step"] * direction(grad, self.norm), radius, self.norm)
+        if weight != 1:
+            moved = project(
+                x, point + weight * (moved - point) + (1 - weight) * (point - lanes["old"]), radius, self.norm
+            )
+        lanes["old"], lanes["point"] = point, moved

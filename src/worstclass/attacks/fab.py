@@ -1,0 +1,124 @@
+"""Fast Adaptive Boundary attack: walk along the decision boundary towards the image."""
+
+from dataclasses import dataclass
+from typing import get_args
+
+import torch
+from torch import Tensor
+
+from worstclass.attacks.ball import column, distance, radius_of, random_direction, shortest_step
+from worstclass.attacks.lanes import Broken, Hunt, Lanes, Look, claim, own_sources, predict, side_by_side, target_ranks
+from worstclass.errors import UserError, unknown
+from worstclass.rng import PerSample, Randomness
+from worstclass.types import Classifier, Norm
+
+ALPHA_MAX, OVERSHOOT, BACK = 0.1, 1.05, 0.9  # alpha_max, eta and beta of the paper
+
+
+@dataclass(frozen=True, kw_only=True)
+class FAB:
+    """FAB (Croce and Hein, 2020): looks for the nearest fooling image, which counts if it is within `eps`.
+
+    With `targets` it walks the boundary to each of that many likeliest wrong classes (FAB-T); with 0, the boundary that
+    is nearest at each step, which takes K - 1 gradients. The first restart begins at x, later ones at random.
+    """
+
+    eps: float
+    steps: int = 100
+    norm: Norm = "linf"
+    targets: int = 9
+    restarts: int = 1
+
+    def __post_init__(self) -> None:
+        if self.norm not in get_args(Norm):
+            raise unknown("norm", self.norm, get_args(Norm))
+        if self.eps < 0 or self.targets < 0 or min(self.steps, self.restarts) < 1:
+            raise UserError(f"{self}: eps and targets must not be negative, steps and restarts at least 1.")
+
+    def __call__(
+        self, model: Classifier, x: Tensor, y: Tensor, *, margin: Tensor | None = None, generator: Randomness = None
+    ) -> Tensor:
+        return self.breaks(model, x, y, margin=margin, generator=generator).x_adv
+
+    def breaks(
+        self,
+        model: Classifier,
+        x: Tensor,
+        y: Tensor,
+        *,
+        margin: Tensor | None = None,
+        generator: Randomness = None,
+        judge: Classifier | None = None,
+        rows: int | None = None,
+        look: Look | None = None,
+    ) -> Broken:
+        """See `Breaker.breaks`."""
+        hunt = Hunt(x, y, judge or model, rows, look)
+        source = own_sources(generator, len(x))
+        radius = radius_of(self.eps, margin, x)
+        targets = target_ranks(hunt.logits, y, self.targets) if self.targets else None
+        for lanes, turns, share in hunt.attempts(radius, targets, self.restarts):
+            start = side_by_side(lanes, source, [self._start if turn % self.restarts else _stay for turn in turns])
+            lanes["point"] = (lanes["x"] + lanes["radius"] / 2 * start).clamp(0, 1)
+            hunt.run(lanes, lambda lanes, _: self._step(model, lanes), self.steps, share)
+        return hunt.result()
+
+    def work(self, num_classes: int) -> int:
+        """Forward and backward passes of a sample that withstands."""
+        ways, each = (min(self.targets, num_classes - 1), 3) if self.targets else (1, num_classes + 1)
+        return ways * self.restarts * each * self.steps
+
+    def _start(self, x: Tensor, source: PerSample) -> Tensor:
+        return random_direction(x, source, self.norm)
+
+    def _step(self, model: Classifier, lanes: Lanes) -> None:
+        """Towards the linearised boundary from the point and from x, a little past it; back a little once past it."""
+        x, point = lanes["x"], lanes["point"]
+        gap, slope = self._boundary(model, lanes)
+        slope = slope.flatten(1)
+        flat_x, flat = x.flatten(1), point.flatten(1)
+        gap_at_x = gap + (slope * (flat_x - flat)).sum(1)
+        both = shortest_step(
+            torch.cat((flat, flat_x)), torch.cat((slope, slope)), torch.cat((gap, gap_at_x)), self.norm
+        )
+        from_point, from_x = (step.view_as(x) for step in both.chunk(2))
+        near, far = (distance(step, self.norm).clamp_min(1e-8) for step in (from_point, from_x))
+        alpha = column((near / (near + far)).clamp_max(ALPHA_MAX), x)
+        moved = (point + OVERSHOOT * from_point) * (1 - alpha) + (x + OVERSHOOT * from_x) * alpha
+        moved = moved.clamp(0, 1)
+        fools = predict(model, moved).argmax(1) != lanes["y"]
+        claim(lanes, moved, fools & (distance(moved - x, self.norm) <= lanes["radius"].flatten()))
+        lanes["point"] = torch.where(column(fools, x), x + BACK * (moved - x), moved)
+
+    def _boundary(self, model: Classifier, lanes: Lanes) -> tuple[Tensor, Tensor]:
+        """z_t - z_y (B,) and its gradient: for the lane's target, or for the class whose boundary is nearest."""
+        point = lanes["point"].detach().requires_grad_()
+        y = lanes["y"]
+        with torch.enable_grad():
+            logits = model(point)
+            true = logits.gather(1, y[:, None]).squeeze(1)
+            if "target" in lanes:
+                gap = logits.gather(1, lanes["target"][:, None]).squeeze(1) - true
+                (slope,) = torch.autograd.grad(gap.sum(), point)
+                return gap.detach(), slope
+            num_classes = logits.shape[1]
+            gaps = [logits.gather(1, ((y + j) % num_classes)[:, None]).squeeze(1) - true for j in range(1, num_classes)]
+            slopes = [torch.autograd.grad(gap.sum(), point, retain_graph=True)[0] for gap in gaps]
+        gap, slope = gaps[0].detach(), slopes[0]
+        nearest = gap.abs() / self._dual(slope)
+        for other, other_slope in zip(gaps[1:], slopes[1:], strict=True):
+            away = other.detach().abs() / self._dual(other_slope)
+            closer = away < nearest
+            nearest = torch.where(closer, away, nearest)
+            gap = torch.where(closer, other.detach(), gap)
+            slope = torch.where(column(closer, point), other_slope, slope)
+        return gap, slope
+
+    def _dual(self, slope: Tensor) -> Tensor:
+        flat = slope.flatten(1)
+        return 1e-12 + (flat.abs().sum(1) if self.norm == "linf" else torch.linalg.vector_norm(flat, dim=1))
+
+
+def _stay(x: Tensor, source: PerSample) -> Tensor:
+    """The start of a first attempt: x itself."""
+    return torch.zeros_like(x)

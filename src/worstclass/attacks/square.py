@@ -1,0 +1,207 @@
+"""Square attack: random search over square patches, without gradients."""
+
+import math
+from dataclasses import dataclass
+from functools import cache
+from typing import NamedTuple, get_args
+
+import torch
+from torch import Tensor
+
+from worstclass import rng
+from worstclass.attacks.ball import column, l2, radius_of
+from worstclass.attacks.lanes import Broken, Hunt, Lanes, Look, claim, new_lanes, own_sources, predict
+from worstclass.attacks.losses import margin as margin_of
+from worstclass.errors import UserError, unknown
+from worstclass.rng import PerSample, Randomness
+from worstclass.types import Classifier, Norm
+
+HALVINGS = (10, 50, 200, 500, 1000, 2000, 4000, 6000, 8000)  # queries after which patches have half the area
+
+
+Window = tuple[slice, slice, slice, slice]
+
+
+class Patch(NamedTuple):
+    """One query's proposal, the same for every sample."""
+
+    window: Window
+    twin: Window
+    side: int
+    turned: bool
+
+
+@dataclass(frozen=True, kw_only=True)
+class Square:
+    """Square (Andriushchenko et al., 2020): keeps a random patch if it lowers the margin. No gradient is used.
+
+    `area` is the share of the image that the first patches cover. As in the public code one patch, the same for all
+    samples, is tried at each query, so what a sample sees does not depend on its batch.
+    """
+
+    eps: float
+    queries: int = 5000
+    norm: Norm = "linf"
+    area: float = 0.8
+    restarts: int = 1
+
+    def __post_init__(self) -> None:
+        if self.norm not in get_args(Norm):
+            raise unknown("norm", self.norm, get_args(Norm))
+        if self.eps < 0 or not 0 < self.area <= 1 or min(self.queries, self.restarts) < 1:
+            raise UserError(f"{self}: eps must not be negative, area in (0, 1], queries and restarts at least 1.")
+
+    def __call__(
+        self, model: Classifier, x: Tensor, y: Tensor, *, margin: Tensor | None = None, generator: Randomness = None
+    ) -> Tensor:
+        return self.breaks(model, x, y, margin=margin, generator=generator).x_adv
+
+    def breaks(
+        self,
+        model: Classifier,
+        x: Tensor,
+        y: Tensor,
+        *,
+        margin: Tensor | None = None,
+        generator: Randomness = None,
+        judge: Classifier | None = None,
+        rows: int | None = None,
+        look: Look | None = None,
+    ) -> Broken:
+        """See `Breaker.breaks`."""
+        hunt = Hunt(x, y, judge or model, rows, look)
+        source = own_sources(generator, len(x))
+        shared = source.shared()
+        radius = radius_of(self.eps, margin, x)
+        propose = self._linf if self.norm == "linf" else self._l2
+        for turn in range(self.restarts):
+            plan = [self._patch(query, x, shared) for query in range(self.queries)]
+            signs = _signs((self.queries, x.shape[1], 1, 1), shared).to(x)
+            standing = hunt.standing()
+            if len(standing) == 0:
+                break
+            with torch.inference_mode():
+                lanes = new_lanes(x, y, standing, radius)
+                lanes["best"] = self._start(lanes, source.select(standing.tolist()), shared)
+                lanes["margin"] = torch.full_like(lanes["radius"].flatten(), torch.inf)
+                self._try(model, lanes, lanes["best"])
+                hunt.run(
+                    lanes,
+                    lambda lanes, query, plan=plan, signs=signs: self._try(  # type: ignore[misc]
+                        model, lanes, propose(lanes, plan[query], signs[query])
+                    ),
+                    self.queries,
+                    (turn / self.restarts, (turn + 1) / self.restarts),
+                )
+        return hunt.result()
+
+    def work(self, num_classes: int) -> int:
+        """Forward passes of a sample that withstands."""
+        return self.restarts * (self.queries + 1)
+
+    def _try(self, model: Classifier, lanes: Lanes, images: Tensor) -> None:
+        """One query a lane: keep what lowers the margin."""
+        logits = self._query(model, lanes, images)
+        margin = margin_of(logits, lanes["y"])
+        better = margin < lanes["margin"]
+        lanes["best"] = torch.where(column(better, images), images, lanes["best"])
+        lanes["logits"] = torch.where(better[:, None], logits, lanes.get("logits", logits))
+        lanes["margin"] = torch.where(better, margin, lanes["margin"])
+        claim(lanes, images, logits.argmax(1) != lanes["y"])
+
+    def _query(self, model: Classifier, lanes: Lanes, images: Tensor) -> Tensor:
+        """Logits of the proposals. One that changes nothing, because its patch is there already, has known ones."""
+        if images.is_cuda or "logits" not in lanes:  # on a GPU, finding out would make the host wait
+            return predict(model, images)
+        logits = lanes["logits"].clone()
+        changed = (images != lanes["best"]).flatten(1).any(1).nonzero().squeeze(1)
+        if len(changed):
+            logits[changed] = predict(model, images[changed])
+        return logits
+
+    def _patch(self, query: int, x: Tensor, shared: torch.Generator) -> Patch:
+        """Where and how large the patch of a query is; an L2 patch has a twin to take its strength from."""
+        height, width = x.shape[2:]
+        area = self.area / 2 ** sum(query > bound for bound in HALVINGS)
+        side = max(round(math.sqrt(area * height * width)), 1 if self.norm == "linf" else 3)
+        side = min(side + (self.norm == "l2" and side % 2 == 0), height, width)
+        top, left, twin_top, twin_left, turn = torch.rand(5, generator=shared, dtype=torch.float64).tolist()
+        rows, columns = height - side + 1, width - side + 1  # public code never draws the last place of a row or column
+        return Patch(
+            _window(int(top * rows), int(left * columns), side),
+            _window(int(twin_top * rows), int(twin_left * columns), side),
+            side,
+            turn > 0.5,
+        )
+
+    def _start(self, lanes: Lanes, source: PerSample, shared: torch.Generator) -> Tensor:
+        """L-inf: vertical stripes at the ball's surface. L2: a grid of bumps with random signs."""
+        x, radius = lanes["x"], lanes["radius"]
+        if self.norm == "linf":
+            return (x + radius * _random_signs(x[:, :, :1, :], source)).clamp(0, 1)
+        height, width = x.shape[2:]
+        side = max(height // 5, 1)
+        first = (height - 5 * side) // 2
+        delta = torch.zeros_like(x)
+        for top in range(first, height - side + 1, side):
+            for left in range(first, width - side + 1, side):
+                turn = bool(torch.rand((), generator=shared) > 0.5)
+                bump = _bump(side, turn).to(x)
+                delta[:, :, top : top + side, left : left + side] = bump * _random_signs(x[:, :, :1, :1], source)
+        return (x + radius * delta / l2(delta)).clamp(0, 1)
+
+    def _linf(self, lanes: Lanes, patch: Patch, signs: Tensor) -> Tensor:
+        """The patch goes to the surface of the ball, one sign a channel."""
+        images = lanes["best"].clone()
+        images[patch.window] = (lanes["x"][patch.window] + lanes["radius"] * signs).clamp(0, 1)
+        return images
+
+    def _l2(self, lanes: Lanes, patch: Patch, signs: Tensor) -> Tensor:
+        """The patch gets a bump, paid for by what the budget leaves and by the perturbation in its twin."""
+        x, radius = lanes["x"], lanes["radius"]
+        delta = lanes["best"] - x
+        inside, left_over = delta[patch.window], (radius**2 - l2(delta) ** 2).clamp_min(0)
+        both = torch.zeros_like(x[:1, :1])
+        both[patch.window], both[patch.twin] = 1, 1
+        paid = (delta.square() * both).sum((2, 3), keepdim=True)
+        bump = _bump(patch.side, patch.turned).to(x) * signs + inside / (1e-12 + _norm(inside))
+        bump = bump / (1e-12 + _norm(bump)) * (left_over / x.shape[1] + paid).sqrt()
+        delta[patch.twin] = 0
+        delta[patch.window] = bump
+        return (x + radius * delta / l2(delta)).clamp(0, 1)
+
+
+def _window(top: int, left: int, side: int) -> Window:
+    return slice(None), slice(None), slice(top, top + side), slice(left, left + side)
+
+
+def _signs(shape: tuple[int, ...], generator: torch.Generator) -> Tensor:
+    return torch.randint(2, shape, generator=generator) * 2 - 1
+
+
+def _random_signs(like: Tensor, source: PerSample) -> Tensor:
+    return torch.where(rng.uniform(like, source) < 0.5, -1, 1).to(like.dtype)
+
+
+def _norm(patch: Tensor) -> Tensor:
+    """The L2 norm of each channel, (B, C, 1, 1)."""
+    return patch.square().sum((2, 3), keepdim=True).sqrt()
+
+
+@cache
+def _bump(side: int, turned: bool) -> Tensor:
+    """Two opposite pyramids side by side, (side, side), of L2 norm one."""
+    halves = torch.cat((_pyramid(side // 2, side), -_pyramid(side - side // 2, side)))
+    halves = halves / halves.norm()
+    bump: Tensor = halves.T if turned else halves
+    return bump
+
+
+def _pyramid(rows: int, columns: int) -> Tensor:
+    """Steps of height 1/k^2 around the centre, of L2 norm one."""
+    away = torch.maximum(
+        (torch.arange(rows) - rows // 2).abs()[:, None], (torch.arange(columns) - columns // 2).abs()[None]
+    )
+    heights = 1 / torch.arange(1, max(rows, columns) // 2 + 2, dtype=torch.float64) ** 2
+    pyramid: Tensor = heights.flip(0).cumsum(0).flip(0)[away]
+    return pyramid.div_(pyramid.norm())

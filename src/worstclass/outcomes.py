@@ -1,0 +1,95 @@
+"""What an evaluation leaves: the outcome of every sample, and the part of it that is done so far."""
+
+import hashlib
+import time
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from worstclass.data.arrays import open_npz, read_array
+from worstclass.errors import UserError
+from worstclass.files import write_npz
+
+NATURAL = "natural"
+ANY = "/any"  # suffix of an attack's name for its any-iterate convention
+STANDS = ""  # in `Outcomes.broken_by`: nothing broke this sample
+SAVE_EVERY = 2.0  # seconds
+
+Ints = NDArray[np.int64]
+
+
+@dataclass(frozen=True)
+class Outcomes:
+    """Labels (N,) and, for `natural` and each attack, predictions (N,): all that any measure needs.
+
+    For attacks that take samples out one after another, `broken_by` names what broke each: an attack, `natural` where
+    the model is wrong without one, and nothing where it holds.
+    """
+
+    labels: Ints
+    predictions: dict[str, Ints]
+    broken_by: dict[str, NDArray[np.str_]] = field(default_factory=dict)
+
+    def save(self, path: Path) -> None:
+        """One compressed .npz, written atomically."""
+        arrays: dict[str, NDArray[Any]] = {"labels": self.labels.astype(np.int16)}
+        arrays |= {f"predictions/{name}": values.astype(np.int16) for name, values in self.predictions.items()}
+        write_npz(path, arrays | {f"broken_by/{name}": values for name, values in self.broken_by.items()})
+
+    @classmethod
+    def load(cls, path: Path) -> "Outcomes":
+        arrays = _read_all(path)
+        if "labels" not in arrays:
+            raise UserError(f"{path} holds no outcomes: it has no labels.")
+        return cls(
+            arrays["labels"].astype(np.int64),
+            {name: values.astype(np.int64) for name, values in _under("predictions/", arrays)},
+            {name: values.astype(str) for name, values in _under("broken_by/", arrays)},
+        )
+
+
+class Progress:
+    """Arrays of an evaluation under way. With a path they are kept on disk, and a later start goes on from them.
+
+    `key` says what is being evaluated, and by what: a file with another key is not continued.
+    """
+
+    def __init__(self, path: Path | None = None, key: str = "") -> None:
+        self._path, self._key, self._saved = path, key, 0.0
+        self._arrays: dict[str, Ints] = {}
+        if path is not None and path.is_file():
+            arrays = _read_all(path)
+            if str(arrays.pop("key", "")) == key:
+                self._arrays = {name: values.astype(np.int64) for name, values in arrays.items()}
+
+    def array(self, what: str, start: Ints) -> Ints:
+        """The array called `what`, to be written into: as it was left, or a copy of `start`."""
+        name = hashlib.sha256(what.encode()).hexdigest()[:16]
+        if name not in self._arrays:
+            self._arrays[name] = start.copy()
+        return self._arrays[name]
+
+    def save(self) -> None:
+        """Write to disk, atomically; not more often than every two seconds."""
+        if self._path is not None and time.monotonic() - self._saved >= SAVE_EVERY:
+            self._path.parent.mkdir(parents=True, exist_ok=True)
+            write_npz(self._path, {"key": np.array(self._key)} | self._arrays)
+            self._saved = time.monotonic()
+
+    def clear(self) -> None:
+        """The evaluation has ended: its outcomes are elsewhere now."""
+        if self._path is not None:
+            self._path.unlink(missing_ok=True)
+
+
+def _read_all(path: Path) -> dict[str, NDArray[Any]]:
+    with open_npz(path) as archive:
+        return {name: read_array(archive, path, name) for name in archive.files}
+
+
+def _under(prefix: str, arrays: Mapping[str, NDArray[Any]]) -> Iterator[tuple[str, NDArray[Any]]]:
+    return ((name.removeprefix(prefix), values) for name, values in arrays.items() if name.startswith(prefix))
