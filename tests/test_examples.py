@@ -124,7 +124,7 @@ def test_audit_a_model(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: 
         card = load("audit_a_model").main(tmp_path, epochs=1, limit=60, attack="apgd-ce")
     lines = capsys.readouterr().out.splitlines()
     assert lines[0].startswith(f"weakest under apgd-ce: {card['columns']['apgd-ce']['worst']['class']}")
-    assert lines[2].startswith("Trustworthy")
+    assert lines[2] == "Not trustworthy: strong-attack (run: apgd-ce)."
     assert sum(card["columns"]["apgd-ce"]["broken_by"].values()) == 60
     command = (
         f"evaluate audit_a_model:make --weights {tmp_path / 'theirs.safetensors'} --data npz:{tmp_path / 'ours.npz'} "

@@ -55,7 +55,7 @@ def bench_autoattack(
         from pyautoattack import AutoAttack
     except ImportError:
         raise UserError("the public attack core is missing: pip install pyautoattack.") from None
-    device = next(model.parameters()).device
+    device = next(model.parameters(), torch.zeros(())).device
     model.eval()
     attack = autoattack(eps=eps, norm=norm)
     passes = Passes()

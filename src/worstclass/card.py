@@ -11,7 +11,6 @@ from numpy.typing import NDArray
 import worstclass
 from worstclass import metrics
 from worstclass.attacks import Ensemble
-from worstclass.checks import Finding
 from worstclass.outcomes import ANY, NATURAL, STANDS, Ints, Outcomes
 from worstclass.types import BallAttack
 
@@ -46,7 +45,6 @@ def make_card(
     *,
     about: Mapping[str, Any],
     base: Outcomes | None = None,
-    findings: Sequence[Finding] = (),
 ) -> dict[str, Any]:
     """Every measure of an evaluation as plain JSON; `base` is the vanilla run that rho compares with."""
     columns: dict[str, Any] = {}
@@ -68,7 +66,6 @@ def make_card(
         "images": len(outcomes.labels),
         "class_names": list(class_names),
         "columns": columns,
-        "findings": [finding.as_dict() for finding in findings],
     }
 
 

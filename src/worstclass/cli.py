@@ -54,7 +54,7 @@ Search = Annotated[
     str | None,
     typer.Option(
         help="precision of AutoAttack's search: fp32, tf32 or bf16; what it finds is confirmed in fp32. "
-        "Default on a GPU: bf16 for a run, tf32 for a model of your own"
+        "Default on a GPU: bf16 for our networks, tf32 for a model of your own"
     ),
 ]
 DEFAULT_ATTACKS = "natural,pgd-20,pgd-100,cw"
@@ -178,6 +178,7 @@ def evaluate(
             data_dir=data_dir,
             allow_code=allow_code,
         )
+    ours = subject.home is not None and not runs_user_code(open_run(subject.home).config.model)
     folder = out or Path(target)
     if transfer is not None and not checks:
         raise UserError("--transfer is one of the checks: give --checks too.")
@@ -190,7 +191,7 @@ def evaluate(
         device=chosen,
         seed=seed,
         batch_size=batch_size,
-        precision=pick_search(search, chosen, ours=subject.home is not None),
+        precision=pick_search(search, chosen, ours=ours),
         checks=checks,
         transfer=other,
     )
@@ -212,7 +213,9 @@ def bench_autoattack_command(
     """AutoAttack: ours and pyautoattack's on the same model, images and device, one after the other."""
     chosen = pick_device(device)
     subject = run_subject(open_run(run), data_dir=data_dir, allow_code=allow_code)
-    precision = pick_search(search, chosen, ours=True)
+    if len(subject.class_names) < 10:
+        raise UserError("pyautoattack, the peer, crashes below ten classes: there is nothing to compare with.")
+    precision = pick_search(search, chosen, ours=not runs_user_code(open_run(run).config.model))
     say(f"{min(images, len(subject.images))} images, eps {subject.eps:.4g}, search in {precision}, on {chosen}")
     with attack_progress() as notify:
         timings = bench_autoattack(
@@ -297,7 +300,7 @@ def pick_engine(engine: str | None, precision: str | None, device: torch.device)
 
 
 def pick_search(given: str | None, device: torch.device, *, ours: bool) -> SearchPrecision:
-    """The precision to search in. Our networks keep their last layer in full precision, so bfloat16 loses nothing."""
+    """The precision to search in. Our own networks keep their last layer in full precision under bfloat16."""
     on_gpu = device.type == "cuda"
     kind: SearchPrecision = choose(
         "search precision", given or (("bf16" if ours else "tf32") if on_gpu else "fp32"), get_args(SearchPrecision)

@@ -112,7 +112,8 @@ def evaluate_with_progress(subject: Subject, names: list[str], folder: Path, **o
         with attack_progress() as notify:
             return evaluate_subject(subject, names, folder, notify=notify, **options)
     except KeyboardInterrupt:
-        say(f"\nStopped. The same command goes on from {folder / PROGRESS}.")
+        kept = f" The same command goes on from {folder / PROGRESS}." if (folder / PROGRESS).is_file() else ""
+        say(f"\nStopped.{kept}")
         raise typer.Exit(130) from None
 
 

@@ -9,8 +9,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from worstclass import metrics
-from worstclass.attacks import APGD, FAB, PGD, Ensemble, Square
+from worstclass.attacks import APGD, PGD, Breaker, Ensemble
 from worstclass.attacks.ball import distance
 from worstclass.attacks.ensemble import NATURAL_ERROR, STANDING
 from worstclass.attacks.lanes import predict
@@ -48,11 +47,12 @@ def evaluate(
     progress: Progress | None = None,
     notify: Notify | None = None,
     passes: Passes | None = None,
+    must_harm: bool = True,
 ) -> Outcomes:
     """Predictions on clean images and under each attack, in evaluation mode.
 
     Random starts are a function of (seed, sample), so the answer does not depend on the batch size. An attack that
-    leaves its ball or [0, 1], or after which the model is right more often than before, is an `AttackError`.
+    leaves its ball or [0, 1], or (with `must_harm`) after which the model is right more often, is an `AttackError`.
     Attacks that stop at the first success (AutoAttack and its parts) search in `precision` on a faster view of the
     model, and what they find counts once the model itself, in strict float32, is fooled by it. `progress` keeps what is
     done, and an evaluation that was stopped goes on from there. `passes` adds up what such attacks cost.
@@ -60,7 +60,11 @@ def evaluate(
     model.eval()
     trial = _Trial(model, images, seed, batch_size, progress or Progress(), notify or (lambda _: None))
     with allow_tf32(False):  # no TF32 in a number that is reported
-        return _evaluate(trial, attacks, precision, passes)
+        outcomes = _evaluate(trial, attacks, precision, passes)
+    if must_harm:
+        for name in list(outcomes.predictions)[1:]:
+            _check_no_help(outcomes, name)
+    return outcomes
 
 
 def _evaluate(
@@ -70,7 +74,7 @@ def _evaluate(
     labels = trial.images.y.cpu().numpy()
     outcomes = Outcomes(labels, {NATURAL: natural})
     for name, attack in attacks.items():
-        if isinstance(attack, APGD | FAB | Square):
+        if isinstance(attack, Breaker):
             attack = Ensemble(attacks={name: attack})
         if isinstance(attack, Ensemble):
             elimination = _Elimination(trial, name, attack, natural, precision)
@@ -79,10 +83,8 @@ def _evaluate(
                 elimination.add_passes(passes)
         elif isinstance(attack, PGD):
             outcomes.predictions[name], outcomes.predictions[name + ANY] = trial.search(name, attack)
-            _check_no_help(labels, outcomes.predictions[name + ANY], natural, name + ANY)
         else:
             outcomes.predictions[name] = trial.call(name, attack)
-        _check_no_help(labels, outcomes.predictions[name], natural, name)
     return outcomes
 
 
@@ -100,6 +102,8 @@ class _Trial:
     def natural(self) -> Ints:
         """Predictions on clean images."""
         rows = np.arange(len(self.images))
+        if len(rows) == 0:
+            raise UserError("there are no images to evaluate on.")
         logits = [predict(self.model, self.at(part)[0]).cpu() for part in self.split(rows)]
         if not all(bool(batch.isfinite().all()) for batch in logits):
             raise UserError("the model returns logits that are not finite on clean images: nothing can be measured.")
@@ -107,7 +111,7 @@ class _Trial:
 
     def search(self, name: str, attack: PGD) -> tuple[Ints, Ints]:
         """Predictions on the last iterate, and on the first that fools."""
-        last, first = (self._predictions(f"{attack!r} {kind}") for kind in ("last", "any"))
+        last, first = (self._predictions(f"{name} {attack!r} {kind}") for kind in ("last", "any"))
         for rows in self._todo(name, last):
             x, y = self.at(rows)
             found = attack.search(self.model, x, y, generator=PerSample(self.seed, "evaluate", rows.tolist()))
@@ -117,7 +121,7 @@ class _Trial:
 
     def call(self, name: str, attack: BallAttack) -> Ints:
         """Predictions on what any attack returns."""
-        predicted = self._predictions(repr(attack))
+        predicted = self._predictions(f"{name} {attack!r}")
         for rows in self._todo(name, predicted):
             x, y = self.at(rows)
             x_adv = attack(self.model, x, y, generator=PerSample(self.seed, "evaluate", rows.tolist()))
@@ -126,9 +130,9 @@ class _Trial:
 
     def at(self, rows: Ints) -> tuple[Tensor, Tensor]:
         """Images and labels on the model's device."""
-        device = next(self.model.parameters()).device
+        like = next(self.model.parameters(), torch.zeros((), device=self.images.y.device))
         index = torch.from_numpy(rows).to(self.images.y.device)
-        return to_float(self.images.x[index].to(device)), self.images.y[index].to(device)
+        return to_float(self.images.x[index].to(like.device)).to(like.dtype), self.images.y[index].to(like.device)
 
     def split(self, rows: Ints, size: int | None = None) -> list[Ints]:
         size = size or self.batch_size
@@ -156,11 +160,13 @@ class _Elimination:
         self.trial, self.name, self.attack, self.precision = trial, name, attack, precision
         labels = trial.images.y.cpu().numpy()
         start = np.where(natural == labels, STANDING, NATURAL_ERROR)
-        self.by = trial.progress.array(f"{attack!r} by", start)
-        self.predicted = trial.progress.array(f"{attack!r} predicted", natural)
-        self.passed = trial.progress.array(f"{attack!r} passed", np.zeros_like(labels))
+        self.by = trial.progress.array(f"{name} {attack!r} by", start)
+        self.predicted = trial.progress.array(f"{name} {attack!r} predicted", natural)
+        self.passed = trial.progress.array(f"{name} {attack!r} passed", np.zeros_like(labels))
         x, _ = trial.at(np.arange(min(len(labels), trial.batch_size)))
-        self.model, self.judge = search_view(trial.model, x, precision=precision), Strict(trial.model)
+        random = any(isinstance(part, APGD) and part.eot > 1 for part in attack.attacks.values())
+        self.model = search_view(trial.model, x, precision=precision, as_it_is=random)  # a trace may freeze a draw
+        self.judge = Strict(trial.model)
         num_classes = predict(trial.model, x[:1]).shape[1]
         self.work = [part.work(num_classes) for part in attack.attacks.values()]
         self.total = sum(self.work) * int((start == STANDING).sum())
@@ -182,8 +188,8 @@ class _Elimination:
     def _batches(self, number: int) -> list[Ints]:
         """The samples that an attack has yet to try. Without gradients nothing is kept for a backward pass."""
         rows = np.flatnonzero((self.by == STANDING) & (self.passed == number))
-        forward_only = isinstance(list(self.attack.attacks.values())[number], Square)
-        return self.trial.split(rows, self.trial.batch_size * (FORWARD_ONLY_ROWS if forward_only else 1))
+        part = list(self.attack.attacks.values())[number]
+        return self.trial.split(rows, self.trial.batch_size * (1 if part.uses_gradients else FORWARD_ONLY_ROWS))
 
     def _attack(self, number: int, rows: Ints) -> None:
         """One attack on one batch."""
@@ -208,7 +214,7 @@ class _Elimination:
         hit = rows[_numpy(broken.found) != 0]
         if len(hit):
             self.by[hit] = number
-            self.predicted[hit] = _numpy(predict(self.judge, broken.x_adv[broken.found]).argmax(1))
+            self.predicted[hit] = _numpy(broken.predicted[broken.found])
 
 
 def check_inside(x: Tensor, x_adv: Tensor, attack: BallAttack, name: str) -> None:
@@ -223,8 +229,8 @@ def check_inside(x: Tensor, x_adv: Tensor, attack: BallAttack, name: str) -> Non
         raise AttackError(f"attack '{name}' left the image range [0, 1]: {low:.6g}..{high:.6g}.")
 
 
-def _check_no_help(labels: Ints, predicted: Ints, natural: Ints, name: str) -> None:
-    attacked, clean = metrics.average_accuracy(labels, predicted), metrics.average_accuracy(labels, natural)
+def _check_no_help(outcomes: Outcomes, name: str) -> None:
+    attacked, clean = (np.mean(outcomes.predictions[each] == outcomes.labels) for each in (name, NATURAL))
     if attacked > clean:
         raise AttackError(
             f"attack '{name}' helps the model: accuracy {attacked:.4f} under attack, {clean:.4f} without. "

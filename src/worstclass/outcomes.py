@@ -55,12 +55,15 @@ class Outcomes:
 class Progress:
     """Arrays of an evaluation under way. With a path they are kept on disk, and a later start goes on from them.
 
-    `key` says what is being evaluated, and by what: a file with another key is not continued.
+    `key` says what is being evaluated: weights, images, seed, versions. A file with another key is not continued.
     """
 
     def __init__(self, path: Path | None = None, key: str = "") -> None:
+        if path is not None and not key:
+            raise UserError("progress on disk needs a key that says whose it is.")
         self._path, self._key, self._saved = path, key, 0.0
         self._arrays: dict[str, Ints] = {}
+        self._used: set[str] = set()
         if path is not None and path.is_file():
             arrays = _read_all(path)
             if str(arrays.pop("key", "")) == key:
@@ -69,21 +72,29 @@ class Progress:
     def array(self, what: str, start: Ints) -> Ints:
         """The array called `what`, to be written into: as it was left, or a copy of `start`."""
         name = hashlib.sha256(what.encode()).hexdigest()[:16]
-        if name not in self._arrays:
+        if name not in self._arrays or self._arrays[name].shape != start.shape:
             self._arrays[name] = start.copy()
+        self._used.add(name)
         return self._arrays[name]
 
     def save(self) -> None:
         """Write to disk, atomically; not more often than every two seconds."""
-        if self._path is not None and time.monotonic() - self._saved >= SAVE_EVERY:
+        if time.monotonic() - self._saved >= SAVE_EVERY:
+            self._write()
+
+    def clear(self) -> None:
+        """What was used has ended, and its outcomes are elsewhere now; what other attacks left is kept."""
+        self._arrays = {name: values for name, values in self._arrays.items() if name not in self._used}
+        if self._arrays:
+            self._write()
+        elif self._path is not None:
+            self._path.unlink(missing_ok=True)
+
+    def _write(self) -> None:
+        if self._path is not None:
             self._path.parent.mkdir(parents=True, exist_ok=True)
             write_npz(self._path, {"key": np.array(self._key)} | self._arrays)
             self._saved = time.monotonic()
-
-    def clear(self) -> None:
-        """The evaluation has ended: its outcomes are elsewhere now."""
-        if self._path is not None:
-            self._path.unlink(missing_ok=True)
 
 
 def _read_all(path: Path) -> dict[str, NDArray[Any]]:

@@ -11,8 +11,8 @@ from torch import nn
 
 from worstclass.attacks import make_attack
 from worstclass.attacks.view import SearchPrecision
-from worstclass.card import make_card
-from worstclass.checks import CHECKED_IMAGES, check_attacks, check_model, check_outcomes, load_findings, merge
+from worstclass.card import make_card, versions
+from worstclass.checks import check_attacks, check_model, check_outcomes, check_strength, load_findings, merge, some_of
 from worstclass.data import Images, open_source, split_validation, to_float
 from worstclass.errors import UserError
 from worstclass.evaluate import Notify, evaluate
@@ -114,10 +114,10 @@ def evaluate_subject(
     earlier = _earlier(out, about, subject.home)
     attacks = _attacks(subject, attack_names)
     base_outcomes = load_base(base, about, attacks) if base else None
+    if transfer:
+        _check_transfer(subject, transfer)
     model = subject.model.to(device).eval()
-    some = subject.images.select(torch.arange(min(len(subject.images), batch_size, CHECKED_IMAGES))).to(device)
-    findings = check_model(model, to_float(some.x), some.y)
-    progress = Progress(out / PROGRESS, json.dumps(about | {"precision": precision, "torch": torch.__version__}))
+    progress = Progress(out / PROGRESS, json.dumps([about, precision, versions()]))
     outcomes = evaluate(
         model,
         subject.images,
@@ -128,27 +128,51 @@ def evaluate_subject(
         progress=progress,
         notify=notify,
     )
+    searched = dict.fromkeys(outcomes.broken_by, precision)
     if earlier is not None:
         predictions, broken_by = earlier.predictions | outcomes.predictions, earlier.broken_by | outcomes.broken_by
         outcomes = Outcomes(outcomes.labels, predictions, broken_by)
         attacks = _attacks(subject, [name for name in outcomes.predictions if not name.endswith(ANY)])
+    some = some_of(subject.images, batch_size)
+    like = next(model.parameters(), torch.zeros((), device=device))
+    findings = check_model(model, to_float(some.x.to(device)).to(like.dtype), some.y.to(device))
     findings += check_outcomes(outcomes, attacks)
-    if checks:
-        other = transfer.model.to(device).eval() if transfer else None
-        findings += check_attacks(
-            model, subject.images, eps=subject.eps, norm=subject.norm, seed=seed, batch_size=batch_size, other=other
-        )
-    if earlier is not None:
-        findings = merge(load_findings(load_card(out)), findings)
-    card = make_card(outcomes, subject.class_names, attacks, about=about, base=base_outcomes, findings=findings)
+    card = make_card(outcomes, subject.class_names, attacks, about=about, base=base_outcomes)
+    for name, kind in searched.items():
+        card["columns"][name]["search_precision"] = kind
     if earlier is not None:  # the same weights on the same images: what was known of a column stays known
-        for name, column in load_card(out)["columns"].items():
+        before = load_card(out)
+        findings = merge(load_findings(before), findings)
+        for name, column in before["columns"].items():
             card["columns"][name] = column | card["columns"][name]
     out.mkdir(parents=True, exist_ok=True)
     outcomes.save(out / OUTCOMES)
-    write_json(out / CARD, card)
+    write_json(out / CARD, card | {"findings": [finding.as_dict() for finding in findings]})
     progress.clear()
+    if checks:
+        checked = check_attacks(
+            model,
+            subject.images,
+            num_classes=len(subject.class_names),
+            eps=subject.eps,
+            norm=subject.norm,
+            seed=seed,
+            batch_size=batch_size,
+            other=transfer.model.to(device).eval() if transfer else None,
+        )
+        findings = merge(findings, [check_strength(attacks), *checked])
+    card["findings"] = [finding.as_dict() for finding in findings]
+    write_json(out / CARD, card)
     return card
+
+
+def _check_transfer(subject: Subject, transfer: Subject) -> None:
+    shapes = [list(each.images.x.shape[1:]) for each in (subject, transfer)]
+    if shapes[0] != shapes[1] or len(subject.class_names) != len(transfer.class_names):
+        raise UserError(
+            f"images of {shapes[1]} in {len(transfer.class_names)} classes cannot be tried on a model "
+            f"for images of {shapes[0]} in {len(subject.class_names)}."
+        )
 
 
 def _attacks(subject: Subject, names: Sequence[str]) -> dict[str, BallAttack]:

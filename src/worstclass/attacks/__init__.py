@@ -5,9 +5,9 @@ from collections.abc import Callable
 from functools import partial
 
 from worstclass.attacks.apgd import APGD
+from worstclass.attacks.breaker import Breaker, Broken
 from worstclass.attacks.ensemble import Ensemble, autoattack
 from worstclass.attacks.fab import FAB
-from worstclass.attacks.lanes import Breaker, Broken
 from worstclass.attacks.pgd import PGD
 from worstclass.attacks.square import Square
 from worstclass.errors import UserError, unknown
@@ -69,7 +69,7 @@ ATTACKS: dict[str, Callable[..., BallAttack]] = {
 }
 """Attacks by name; `pgd-20` and `cw-30` carry their number of steps."""
 
-NAMES = ("natural", "fgsm", "pgd-N", "cw", "cw-N", *list(ATTACKS)[3:])
+NAMES = ("natural", "fgsm", "pgd-N", "cw", "cw-N", *(name for name in ATTACKS if name not in ("fgsm", "pgd", "cw")))
 """What `make_attack` and the command understand, for people to read."""
 
 

@@ -7,11 +7,12 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from worstclass.attacks.ball import column, direction, project, radius_of, random_direction
-from worstclass.attacks.lanes import Broken, Hunt, Lanes, Look, claim, own_sources, side_by_side, target_ranks
+from worstclass.attacks.ball import column, direction, project, random_direction
+from worstclass.attacks.breaker import Breaker
+from worstclass.attacks.lanes import Hunt, Lanes, claim, target_ranks
 from worstclass.attacks.losses import dlr_loss, targeted_dlr_loss
 from worstclass.errors import UserError, unknown
-from worstclass.rng import PerSample, Randomness
+from worstclass.rng import PerSample
 from worstclass.types import Classifier, Norm
 
 APGDLoss = Literal["ce", "dlr", "targeted-dlr"]
@@ -34,12 +35,11 @@ def checkpoints(steps: int) -> dict[int, int]:
 
 
 @dataclass(frozen=True, kw_only=True)
-class APGD:
+class APGD(Breaker):
     """Auto-PGD (Croce and Hein, 2020) inside the `norm` ball of radius `eps`.
 
     `loss` is `ce`, `dlr`, or `targeted-dlr`, which tries the `targets` likeliest wrong classes one by one. Each restart
     begins at a random point of the ball's surface. `eot` gradients are averaged, for models that draw at random.
-    A call returns for each sample the first image that fools the model, and x itself where none does.
     """
 
     eps: float
@@ -57,43 +57,21 @@ class APGD:
         if self.eps < 0 or min(self.steps, self.targets, self.restarts, self.eot) < 1:
             raise UserError(f"{self}: eps must not be negative, and every count at least 1.")
 
-    def __call__(
-        self, model: Classifier, x: Tensor, y: Tensor, *, margin: Tensor | None = None, generator: Randomness = None
-    ) -> Tensor:
-        return self.breaks(model, x, y, margin=margin, generator=generator).x_adv
-
-    def breaks(
-        self,
-        model: Classifier,
-        x: Tensor,
-        y: Tensor,
-        *,
-        margin: Tensor | None = None,
-        generator: Randomness = None,
-        judge: Classifier | None = None,
-        rows: int | None = None,
-        look: Look | None = None,
-    ) -> Broken:
-        """See `Breaker.breaks`."""
-        hunt = Hunt(x, y, judge or model, rows, look)
-        source = own_sources(generator, len(x))
-        radius = radius_of(self.eps, margin, x)
-        targets = target_ranks(hunt.logits, y, self.targets) if self.loss == "targeted-dlr" else None
-        for lanes, turns, share in hunt.attempts(radius, targets, self.restarts):
-            start = side_by_side(lanes, source, [self._direction] * len(turns))
+    def hunt(self, model: Classifier, hunt: Hunt) -> None:
+        targets = target_ranks(hunt.logits, hunt.y, self.targets) if self.loss == "targeted-dlr" else None
+        for lanes, turns, share in hunt.attempts(targets, self.restarts):
+            start = hunt.draw(lanes, [self._direction] * len(turns))
             lanes["point"] = (lanes["x"] + lanes["radius"] * start).clamp(0, 1)
-            self._hunt(model, hunt, lanes, share)
-        return hunt.result()
+            self._climb(model, hunt, lanes, share)
 
     def work(self, num_classes: int) -> int:
-        """Forward and backward passes of a sample that withstands."""
         targets = min(self.targets, num_classes - 1) if self.loss == "targeted-dlr" else 1
         return targets * self.restarts * self.eot * 2 * (self.steps + 1)
 
     def _direction(self, x: Tensor, source: PerSample) -> Tensor:
         return random_direction(x, source, self.norm)
 
-    def _hunt(self, model: Classifier, hunt: Hunt, lanes: Lanes, share: tuple[float, float]) -> None:
+    def _climb(self, model: Classifier, hunt: Hunt, lanes: Lanes, share: tuple[float, float]) -> None:
         """Run the lanes from their `point` to the end; `steps` moves are `steps` + 1 evaluations."""
         zeros = torch.zeros_like(lanes["radius"].flatten())
         lanes |= {
@@ -127,6 +105,7 @@ class APGD:
                 logits = model(point)
                 loss = self._loss(logits, lanes)
                 (grad,) = torch.autograd.grad(loss.sum(), point)
+            grad = grad.nan_to_num()  # no direction is better than one that loses the image
             total = grad if draw == 0 else total + grad
         logits, loss = logits.detach(), loss.detach()
         claim(lanes, lanes["point"], logits.argmax(1) != lanes["y"])

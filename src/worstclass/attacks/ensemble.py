@@ -8,8 +8,9 @@ import torch
 from torch import Tensor
 
 from worstclass.attacks.apgd import APGD
+from worstclass.attacks.breaker import Breaker, own_sources
 from worstclass.attacks.fab import FAB
-from worstclass.attacks.lanes import Breaker, own_sources, predict
+from worstclass.attacks.lanes import predict
 from worstclass.attacks.square import Square
 from worstclass.errors import UserError, unknown
 from worstclass.rng import Randomness

@@ -6,17 +6,18 @@ from typing import get_args
 import torch
 from torch import Tensor
 
-from worstclass.attacks.ball import column, distance, radius_of, random_direction, shortest_step
-from worstclass.attacks.lanes import Broken, Hunt, Lanes, Look, claim, own_sources, predict, side_by_side, target_ranks
+from worstclass.attacks.ball import column, distance, random_direction, shortest_step
+from worstclass.attacks.breaker import Breaker
+from worstclass.attacks.lanes import Hunt, Lanes, claim, predict, target_ranks
 from worstclass.errors import UserError, unknown
-from worstclass.rng import PerSample, Randomness
+from worstclass.rng import PerSample
 from worstclass.types import Classifier, Norm
 
 ALPHA_MAX, OVERSHOOT, BACK = 0.1, 1.05, 0.9  # alpha_max, eta and beta of the paper
 
 
 @dataclass(frozen=True, kw_only=True)
-class FAB:
+class FAB(Breaker):
     """FAB (Croce and Hein, 2020): looks for the nearest fooling image, which counts if it is within `eps`.
 
     With `targets` it walks the boundary to each of that many likeliest wrong classes (FAB-T); with 0, the boundary that
@@ -35,36 +36,14 @@ class FAB:
         if self.eps < 0 or self.targets < 0 or min(self.steps, self.restarts) < 1:
             raise UserError(f"{self}: eps and targets must not be negative, steps and restarts at least 1.")
 
-    def __call__(
-        self, model: Classifier, x: Tensor, y: Tensor, *, margin: Tensor | None = None, generator: Randomness = None
-    ) -> Tensor:
-        return self.breaks(model, x, y, margin=margin, generator=generator).x_adv
-
-    def breaks(
-        self,
-        model: Classifier,
-        x: Tensor,
-        y: Tensor,
-        *,
-        margin: Tensor | None = None,
-        generator: Randomness = None,
-        judge: Classifier | None = None,
-        rows: int | None = None,
-        look: Look | None = None,
-    ) -> Broken:
-        """See `Breaker.breaks`."""
-        hunt = Hunt(x, y, judge or model, rows, look)
-        source = own_sources(generator, len(x))
-        radius = radius_of(self.eps, margin, x)
-        targets = target_ranks(hunt.logits, y, self.targets) if self.targets else None
-        for lanes, turns, share in hunt.attempts(radius, targets, self.restarts):
-            start = side_by_side(lanes, source, [self._start if turn % self.restarts else _stay for turn in turns])
+    def hunt(self, model: Classifier, hunt: Hunt) -> None:
+        targets = target_ranks(hunt.logits, hunt.y, self.targets) if self.targets else None
+        for lanes, turns, share in hunt.attempts(targets, self.restarts):
+            start = hunt.draw(lanes, [self._start if turn % self.restarts else _stay for turn in turns])
             lanes["point"] = (lanes["x"] + lanes["radius"] / 2 * start).clamp(0, 1)
             hunt.run(lanes, lambda lanes, _: self._step(model, lanes), self.steps, share)
-        return hunt.result()
 
     def work(self, num_classes: int) -> int:
-        """Forward and backward passes of a sample that withstands."""
         ways, each = (min(self.targets, num_classes - 1), 3) if self.targets else (1, num_classes + 1)
         return ways * self.restarts * each * self.steps
 
@@ -100,19 +79,21 @@ class FAB:
             if "target" in lanes:
                 gap = logits.gather(1, lanes["target"][:, None]).squeeze(1) - true
                 (slope,) = torch.autograd.grad(gap.sum(), point)
-                return gap.detach(), slope
+                return gap.detach(), slope.nan_to_num()
             num_classes = logits.shape[1]
-            gaps = [logits.gather(1, ((y + j) % num_classes)[:, None]).squeeze(1) - true for j in range(1, num_classes)]
-            slopes = [torch.autograd.grad(gap.sum(), point, retain_graph=True)[0] for gap in gaps]
-        gap, slope = gaps[0].detach(), slopes[0]
-        nearest = gap.abs() / self._dual(slope)
-        for other, other_slope in zip(gaps[1:], slopes[1:], strict=True):
-            away = other.detach().abs() / self._dual(other_slope)
-            closer = away < nearest
-            nearest = torch.where(closer, away, nearest)
-            gap = torch.where(closer, other.detach(), gap)
-            slope = torch.where(column(closer, point), other_slope, slope)
-        return gap, slope
+            nearest = torch.full_like(true, torch.inf)
+            for j in range(1, num_classes):
+                gap = logits.gather(1, ((y + j) % num_classes)[:, None]).squeeze(1) - true
+                (slope,) = torch.autograd.grad(gap.sum(), point, retain_graph=j + 1 < num_classes)
+                gap, slope = gap.detach(), slope.nan_to_num()
+                away = gap.abs() / self._dual(slope)
+                closer = away < nearest
+                if j == 1:
+                    best_gap, best_slope = gap, slope
+                nearest = torch.where(closer, away, nearest)
+                best_gap = torch.where(closer, gap, best_gap)
+                best_slope = torch.where(column(closer, point), slope, best_slope)
+        return best_gap, best_slope
 
     def _dual(self, slope: Tensor) -> Tensor:
         flat = slope.flatten(1)

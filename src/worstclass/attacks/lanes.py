@@ -2,17 +2,17 @@
 
 A lane is one attempt on one sample: a target class, or a restart. All lanes of a batch step together. Every few steps
 those that claim a success are judged; a sample that is broken takes all its lanes out of the batch. Success is
-absorbing, so the verdict is that of running every lane to its end.
+absorbing, so where search and judge are one model, the verdict is that of running every lane to its end.
 """
 
-from collections.abc import Callable, Iterable, Iterator
-from typing import NamedTuple, Protocol
+from collections.abc import Callable, Iterator, Sequence
 
 import torch
 from torch import Tensor
 
-from worstclass.rng import PerSample, Randomness
-from worstclass.types import Classifier, Norm
+from worstclass.attacks.ball import column
+from worstclass.rng import PerSample
+from worstclass.types import Classifier
 
 Lanes = dict[str, Tensor]
 """Tensors with one row a lane. Always there: `sample` (its row in the batch), `found`, and `fooling`, the image."""
@@ -24,58 +24,29 @@ Look = Callable[[float, int], None]
 """Told now and then which share of an attack is done, and how many samples still stand."""
 
 
-class Broken(NamedTuple):
-    """For each sample the image that fooled the model, or x itself, and whether there is one, (B,)."""
+class Hunt:
+    """The samples of a batch, with the radius and the randomness of each, and what has been found on them.
 
-    x_adv: Tensor
-    found: Tensor
+    `judge` decides what counts: the model, in strict float32. A forward has at most `rows` lanes.
+    """
 
-
-class Breaker(Protocol):
-    """An attack that looks for one fooling image a sample and stops there."""
-
-    @property
-    def eps(self) -> float: ...
-
-    @property
-    def norm(self) -> Norm: ...
-
-    def __call__(
-        self, model: Classifier, x: Tensor, y: Tensor, *, margin: Tensor | None = None, generator: Randomness = None
-    ) -> Tensor: ...
-
-    def breaks(
+    def __init__(
         self,
-        model: Classifier,
         x: Tensor,
         y: Tensor,
         *,
-        margin: Tensor | None = None,
-        generator: Randomness = None,
-        judge: Classifier | None = None,
-        rows: int | None = None,
-        look: Look | None = None,
-    ) -> Broken:
-        """Search with `model`; what counts is what `judge` (the model itself, if left out) gets wrong. A forward has
-        at most `rows` images (the batch's own number, if left out): targets share it where they fit."""
-        ...
-
-    def work(self, num_classes: int) -> int:
-        """Forward and backward passes of a sample that withstands."""
-        ...
-
-
-class Hunt:
-    """The samples of a batch and what has been found on them. `judge` decides: the model, in strict float32."""
-
-    def __init__(
-        self, x: Tensor, y: Tensor, judge: Classifier, rows: int | None = None, look: Look | None = None
+        judge: Classifier,
+        radius: Tensor,
+        source: PerSample,
+        rows: int,
+        look: Look | None,
     ) -> None:
-        self.x, self.y, self.judge, self.look = x, y, judge, look
-        self.rows = max(rows or 0, len(x))
+        self.x, self.y, self.judge, self.radius, self.source, self.look = x, y, judge, radius, source, look
+        self.rows = max(rows, len(x))
         self.x_adv = x.clone()
         self.logits = predict(judge, x)
-        self.found = self.logits.argmax(1) != y  # wrong as it is: nothing to search
+        self.predicted = self.logits.argmax(1)
+        self.found = self.predicted != y  # wrong as it is: nothing to search
 
     def standing(self) -> Tensor:
         """Rows of the samples not broken yet."""
@@ -87,17 +58,36 @@ class Hunt:
         if len(claims) == 0:
             return lanes
         images, sample = lanes["fooling"][claims], lanes["sample"][claims]
-        holds = predict(self.judge, images).argmax(1) != self.y[sample]
+        predicted = predict(self.judge, images).argmax(1)
+        holds = predicted != self.y[sample]
         lanes["found"][claims] = False
-        images, sample = images[holds].flip(0), sample[holds].flip(0)
-        for image, row in zip(images, sample.tolist(), strict=True):  # flipped: of two lanes, the first is kept
-            self.x_adv[row] = image
+        images, sample, predicted = images[holds], sample[holds], predicted[holds]
+        for number, row in reversed(list(enumerate(sample.tolist()))):  # of two lanes, the first is kept
+            self.x_adv[row], self.predicted[row] = images[number], predicted[number]
         self.found[sample] = True
         return select(lanes, ~self.found[lanes["sample"]])
 
-    def attempts(
-        self, radius: Tensor | float, targets: Tensor | None, restarts: int
-    ) -> Iterator[tuple[Lanes, range, tuple[float, float]]]:
+    def new_lanes(self, sample: Tensor) -> Lanes:
+        """A lane for each entry of `sample`, with what every search needs."""
+        x = self.x[sample]
+        found = torch.zeros_like(sample, dtype=torch.bool)
+        return {
+            "sample": sample,
+            "x": x,
+            "y": self.y[sample],
+            "radius": self.radius[sample],
+            "fooling": x,
+            "found": found,
+        }
+
+    def draw(self, lanes: Lanes, draws: Sequence[Callable[[Tensor, PerSample], Tensor]]) -> Tensor:
+        """One draw for each attempt of each sample, in the order of the lanes: a sample draws for its attempts in turn,
+        whether they run side by side or one after another."""
+        x = lanes["x"][:: len(draws)]
+        own = self.source.select(lanes["sample"][:: len(draws)].tolist())
+        return torch.stack([draw(x, own) for draw in draws], dim=1).flatten(0, 1)
+
+    def attempts(self, targets: Tensor | None, restarts: int) -> Iterator[tuple[Lanes, range, tuple[float, float]]]:
         """Lanes for every target and restart of the samples that stand, which attempts these are, and their share.
 
         Attempts number `restarts` for each target in turn. As many as fit into the rows of a forward run side by side.
@@ -107,7 +97,7 @@ class Hunt:
         while done < count and len(standing := self.standing()):
             width = max(1, min(count - done, self.rows // len(standing)))
             turns = range(done, done + width)
-            lanes = new_lanes(self.x, self.y, standing.repeat_interleave(width), radius)
+            lanes = self.new_lanes(standing.repeat_interleave(width))
             if targets is not None:
                 lanes["target"] = targets[standing][:, [turn // restarts for turn in turns]].flatten()
             yield lanes, turns, (done / count, (done + width) / count)
@@ -125,9 +115,6 @@ class Hunt:
                 if self.look:
                     self.look(share[0] + (share[1] - share[0]) * number / steps, int((~self.found).sum()))
 
-    def result(self) -> Broken:
-        return Broken(self.x_adv, self.found)
-
 
 def select(lanes: Lanes, keep: Tensor) -> Lanes:
     """The lanes of a mask."""
@@ -143,39 +130,12 @@ def predict(model: Classifier, x: Tensor) -> Tensor:
 
 
 def claim(lanes: Lanes, images: Tensor, fools: Tensor) -> None:
-    """Note the first image of each lane that fools the model."""
-    new = fools & ~lanes["found"]
-    lanes["fooling"] = torch.where(new.view(-1, *[1] * (images.dim() - 1)), images, lanes["fooling"])
-    lanes["found"] = lanes["found"] | new
-
-
-def new_lanes(x: Tensor, y: Tensor, sample: Tensor, radius: Tensor | float) -> Lanes:
-    """A lane for each entry of `sample`, with what every search needs."""
-    start = x[sample]
-    rows = radius[sample] if isinstance(radius, Tensor) else torch.full_like(start[:, :1, :1, :1], radius)
-    found = torch.zeros_like(sample, dtype=torch.bool)
-    return {"sample": sample, "x": start, "y": y[sample], "radius": rows, "fooling": start, "found": found}
+    """Note images that fool the model; the latest of a lane is the one that is judged."""
+    lanes["fooling"] = torch.where(column(fools, images), images, lanes["fooling"])
+    lanes["found"] = lanes["found"] | fools
 
 
 def target_ranks(logits: Tensor, y: Tensor, count: int) -> Tensor:
     """The `count` likeliest wrong classes of each sample, in order, (B, min(count, K - 1))."""
     others = logits.scatter(1, y[:, None], -torch.inf)
     return others.topk(min(count, logits.shape[1] - 1), dim=1).indices
-
-
-def side_by_side(lanes: Lanes, source: PerSample, attempts: Iterable[Callable[[Tensor, PerSample], Tensor]]) -> Tensor:
-    """One draw for each attempt of each sample, in the order of the lanes: a sample draws for its attempts in turn."""
-    each = list(attempts)
-    x = lanes["x"][:: len(each)]
-    own = source.select(lanes["sample"][:: len(each)].tolist())
-    return torch.stack([draw(x, own) for draw in each], dim=1).flatten(0, 1)
-
-
-def own_sources(source: Randomness, size: int) -> PerSample:
-    """A generator for each sample: as given, or seeded by the one given, or of a fixed seed."""
-    if isinstance(source, PerSample):
-        return source
-    if source is None:
-        return PerSample(0, "default", range(size))
-    drawn = torch.randint(2**62, (), generator=source, device=source.device)
-    return PerSample(int(drawn), "lanes", range(size))

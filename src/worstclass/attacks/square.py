@@ -3,17 +3,18 @@
 import math
 from dataclasses import dataclass
 from functools import cache
-from typing import NamedTuple, get_args
+from typing import ClassVar, NamedTuple, get_args
 
 import torch
 from torch import Tensor
 
 from worstclass import rng
-from worstclass.attacks.ball import column, l2, radius_of
-from worstclass.attacks.lanes import Broken, Hunt, Lanes, Look, claim, new_lanes, own_sources, predict
+from worstclass.attacks.ball import column, l2
+from worstclass.attacks.breaker import Breaker
+from worstclass.attacks.lanes import Hunt, Lanes, claim, predict
 from worstclass.attacks.losses import margin as margin_of
 from worstclass.errors import UserError, unknown
-from worstclass.rng import PerSample, Randomness
+from worstclass.rng import PerSample
 from worstclass.types import Classifier, Norm
 
 HALVINGS = (10, 50, 200, 500, 1000, 2000, 4000, 6000, 8000)  # queries after which patches have half the area
@@ -32,12 +33,14 @@ class Patch(NamedTuple):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Square:
+class Square(Breaker):
     """Square (Andriushchenko et al., 2020): keeps a random patch if it lowers the margin. No gradient is used.
 
     `area` is the share of the image that the first patches cover. As in the public code one patch, the same for all
     samples, is tried at each query, so what a sample sees does not depend on its batch.
     """
+
+    uses_gradients: ClassVar[bool] = False
 
     eps: float
     queries: int = 5000
@@ -51,52 +54,27 @@ class Square:
         if self.eps < 0 or not 0 < self.area <= 1 or min(self.queries, self.restarts) < 1:
             raise UserError(f"{self}: eps must not be negative, area in (0, 1], queries and restarts at least 1.")
 
-    def __call__(
-        self, model: Classifier, x: Tensor, y: Tensor, *, margin: Tensor | None = None, generator: Randomness = None
-    ) -> Tensor:
-        return self.breaks(model, x, y, margin=margin, generator=generator).x_adv
-
-    def breaks(
-        self,
-        model: Classifier,
-        x: Tensor,
-        y: Tensor,
-        *,
-        margin: Tensor | None = None,
-        generator: Randomness = None,
-        judge: Classifier | None = None,
-        rows: int | None = None,
-        look: Look | None = None,
-    ) -> Broken:
-        """See `Breaker.breaks`."""
-        hunt = Hunt(x, y, judge or model, rows, look)
-        source = own_sources(generator, len(x))
-        shared = source.shared()
-        radius = radius_of(self.eps, margin, x)
+    def hunt(self, model: Classifier, hunt: Hunt) -> None:
+        x, shared = hunt.x, hunt.source.shared()
         propose = self._linf if self.norm == "linf" else self._l2
         for turn in range(self.restarts):
-            plan = [self._patch(query, x, shared) for query in range(self.queries)]
-            signs = _signs((self.queries, x.shape[1], 1, 1), shared).to(x)
             standing = hunt.standing()
             if len(standing) == 0:
-                break
-            with torch.inference_mode():
-                lanes = new_lanes(x, y, standing, radius)
-                lanes["best"] = self._start(lanes, source.select(standing.tolist()), shared)
+                return
+            plan = [self._patch(query, x, shared) for query in range(self.queries)]
+            signs = _signs((self.queries, x.shape[1], 1, 1), shared).to(x)
+
+            def query(lanes: Lanes, number: int, plan: list[Patch] = plan, signs: Tensor = signs) -> None:
+                self._try(model, lanes, propose(lanes, plan[number], signs[number]))
+
+            with torch.no_grad():
+                lanes = hunt.new_lanes(standing)
+                lanes["best"] = self._start(lanes, hunt.source.select(standing.tolist()), shared)
                 lanes["margin"] = torch.full_like(lanes["radius"].flatten(), torch.inf)
                 self._try(model, lanes, lanes["best"])
-                hunt.run(
-                    lanes,
-                    lambda lanes, query, plan=plan, signs=signs: self._try(  # type: ignore[misc]
-                        model, lanes, propose(lanes, plan[query], signs[query])
-                    ),
-                    self.queries,
-                    (turn / self.restarts, (turn + 1) / self.restarts),
-                )
-        return hunt.result()
+                hunt.run(lanes, query, self.queries, (turn / self.restarts, (turn + 1) / self.restarts))
 
     def work(self, num_classes: int) -> int:
-        """Forward passes of a sample that withstands."""
         return self.restarts * (self.queries + 1)
 
     def _try(self, model: Classifier, lanes: Lanes, images: Tensor) -> None:
@@ -146,7 +124,7 @@ class Square:
         for top in range(first, height - side + 1, side):
             for left in range(first, width - side + 1, side):
                 turn = bool(torch.rand((), generator=shared) > 0.5)
-                bump = _bump(side, turn).to(x)
+                bump = _bump_like(x, side, turn)
                 delta[:, :, top : top + side, left : left + side] = bump * _random_signs(x[:, :, :1, :1], source)
         return (x + radius * delta / l2(delta)).clamp(0, 1)
 
@@ -164,7 +142,7 @@ class Square:
         both = torch.zeros_like(x[:1, :1])
         both[patch.window], both[patch.twin] = 1, 1
         paid = (delta.square() * both).sum((2, 3), keepdim=True)
-        bump = _bump(patch.side, patch.turned).to(x) * signs + inside / (1e-12 + _norm(inside))
+        bump = _bump_like(x, patch.side, patch.turned) * signs + inside / (1e-12 + _norm(inside))
         bump = bump / (1e-12 + _norm(bump)) * (left_over / x.shape[1] + paid).sqrt()
         delta[patch.twin] = 0
         delta[patch.window] = bump
@@ -189,6 +167,15 @@ def _norm(patch: Tensor) -> Tensor:
 
 
 @cache
+def _bump_on(side: int, turned: bool, device: torch.device, dtype: torch.dtype) -> Tensor:
+    return _bump(side, turned).to(device, dtype)
+
+
+def _bump_like(x: Tensor, side: int, turned: bool) -> Tensor:
+    """On the device of the images, where it stays."""
+    return _bump_on(side, turned, x.device, x.dtype)
+
+
 def _bump(side: int, turned: bool) -> Tensor:
     """Two opposite pyramids side by side, (side, side), of L2 norm one."""
     halves = torch.cat((_pyramid(side // 2, side), -_pyramid(side - side // 2, side)))

@@ -5,7 +5,7 @@ from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
 import torch
 from torch import Tensor, fx, nn
@@ -16,7 +16,8 @@ from worstclass.models.normalization import Head
 from worstclass.types import Classifier
 
 SearchPrecision = Literal["fp32", "tf32", "bf16"]
-SAME = 1e-3  # of the largest logit: folding moves roundings, never decisions
+SAME = 1e-3  # of the largest value: folding moves roundings, and what it finds is judged by the model itself
+TRIED_IMAGES, TRIED_DRAWS = 16, 8  # to find out whether a view is the same function
 
 
 @dataclass
@@ -70,31 +71,48 @@ class Strict(nn.Module):
 
 @contextmanager
 def allow_tf32(allowed: bool) -> Iterator[None]:
-    """Matrix products of a GPU in TF32, or in strict float32."""
-    matmul, cudnn = torch.backends.cuda.matmul, torch.backends.cudnn
-    before = matmul.allow_tf32, cudnn.allow_tf32
-    matmul.allow_tf32 = cudnn.allow_tf32 = allowed
+    """Matrix products of a GPU in TF32, or in strict float32; afterwards as it was."""
+    cudnn: Any = torch.backends.cudnn
+    switches: list[tuple[Any, str, Any]]
+    if hasattr(torch.backends.cuda.matmul, "fp32_precision"):
+        value = "tf32" if allowed else "ieee"
+        switches = [(part, "fp32_precision", value) for part in (torch.backends.cuda.matmul, cudnn.conv, cudnn.rnn)]
+    else:  # torch before 2.9
+        switches = [(part, "allow_tf32", allowed) for part in (torch.backends.cuda.matmul, cudnn)]
+    before = [getattr(part, name) for part, name, _ in switches]
+    for part, name, value in switches:
+        setattr(part, name, value)
     try:
         yield
     finally:
-        matmul.allow_tf32, cudnn.allow_tf32 = before
+        for (part, name, _), value in zip(switches, before, strict=True):
+            setattr(part, name, value)
 
 
-def search_view(model: Classifier, x: Tensor, *, precision: SearchPrecision = "fp32") -> View:
+def search_view(model: Classifier, x: Tensor, *, precision: SearchPrecision = "fp32", as_it_is: bool = False) -> View:
     """A faster view of a model in evaluation mode: BatchNorm folded into convolutions, the better memory format.
 
-    A model that cannot be traced, or whose traced copy answers otherwise on `x` (it draws at random, say), is used as
-    it is. On a CPU only forwards without gradients use channels_last: its backward was measured slower there.
+    A model that cannot be traced, that draws at random, or whose traced copy has other logits or other gradients on
+    `x`, is used `as_it_is`. On a CPU only forwards without gradients use channels_last: its backward was measured
+    slower there.
     """
     bf16 = precision == "bf16"
-    folded = _folded(model)
-    if folded is None or not _agree(model, folded, x):
+    folded = None if as_it_is else _try_to_fold(model, x[:TRIED_IMAGES])
+    if folded is None:
         return View(model, model, own_format=True, bf16=bf16)
-    plain = folded
-    if not x.is_cuda:
-        plain = _folded(model) or folded
+    plain = folded if x.is_cuda else copy.deepcopy(folded)
     plain.to(memory_format=torch.channels_last)  # type: ignore[call-overload]  # torch's stub lacks it
     return View(folded, plain, own_format=False, bf16=bf16)
+
+
+def _try_to_fold(model: Classifier, x: Tensor) -> Classifier | None:
+    """The folded copy, if there is one and it is the same function."""
+    try:
+        with allow_tf32(False):
+            folded = _folded(model)
+            return folded if _agree(model, folded, x) else None
+    except Exception:  # tracing and copying run the model's code on stand-ins: what it raises is anybody's guess
+        return None
 
 
 class _Tracer(fx.Tracer):
@@ -102,13 +120,10 @@ class _Tracer(fx.Tracer):
         return isinstance(m, Head) or super().is_leaf_module(m, module_qualified_name)
 
 
-def _folded(model: Classifier) -> Classifier | None:
+def _folded(model: Classifier) -> Classifier:
     """A copy with BatchNorm folded into the convolution before it, without gradients of its own."""
     model = copy.deepcopy(model).requires_grad_(False)
-    try:
-        graph = _Tracer().trace(model)
-    except Exception:  # tracing runs the model's code on stand-ins: what it raises there is anybody's guess
-        return None
+    graph = _Tracer().trace(model)
     calls = Counter(node.target for node in graph.nodes if node.op == "call_module")
     for node in list(graph.nodes):
         before = node.args[0] if node.args else None
@@ -125,6 +140,20 @@ def _folded(model: Classifier) -> Classifier | None:
 
 
 def _agree(model: Classifier, other: Classifier, x: Tensor) -> bool:
-    with allow_tf32(False):
-        logits, others = predict(model, x), predict(other, x)
-    return bool((logits - others).abs().max() <= SAME * logits.abs().max())
+    """The same logits, draw after draw, and the same gradients: a trace goes through a custom backward unseen."""
+    logits = predict(other, x)
+    if not all(_close(predict(model, x), logits) for _ in range(TRIED_DRAWS)):
+        return False
+    weights = torch.linspace(-1, 1, logits.shape[1], dtype=logits.dtype, device=logits.device)
+    return _close(*(_slope(each, x, weights) for each in (model, other)))
+
+
+def _slope(model: Classifier, x: Tensor, weights: Tensor) -> Tensor:
+    x = x.detach().clone().requires_grad_()
+    with torch.enable_grad():
+        (slope,) = torch.autograd.grad((model(x) * weights).sum(), x)
+    return slope
+
+
+def _close(one: Tensor, other: Tensor) -> bool:
+    return bool((one - other).abs().max() <= SAME * one.abs().max())

@@ -1,0 +1,89 @@
+"""On a GPU: AutoAttack searches in low precision, and what it finds holds in strict float32. Skipped without a GPU."""
+
+from typing import Any
+
+import pytest
+import torch
+
+from worstclass.attacks import APGD, FAB, Ensemble, Square
+from worstclass.attacks.lanes import Hunt, Lanes
+from worstclass.attacks.view import SearchPrecision, Strict, search_view
+from worstclass.data import Images, to_float
+from worstclass.evaluate import evaluate
+from worstclass.models import make_model
+
+pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+ATTACK = Ensemble(
+    attacks={
+        "apgd-ce": APGD(eps=2 / 255, steps=20),
+        "apgd-t": APGD(eps=2 / 255, steps=20, loss="targeted-dlr", targets=3),
+        "fab-t": FAB(eps=2 / 255, steps=20, targets=3),
+        "square": Square(eps=2 / 255, queries=100),
+    }
+)
+
+
+@pytest.fixture(scope="module")
+def trained() -> tuple[torch.nn.Module, Images]:
+    """A network that has learned to tell brightened rows, on noise: some of it holds and some does not."""
+    generator = torch.Generator().manual_seed(0)
+    y = torch.randint(10, (640,), generator=generator)
+    x = torch.randint(0, 200, (640, 3, 32, 32), generator=generator)
+    x[torch.arange(640), :, 3 * y] += 12
+    images = Images(x.to(torch.uint8), y)
+    model = make_model("resnet18", num_classes=10, in_channels=3, seed=1).cuda()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.05, momentum=0.9)
+    for _ in range(30):
+        for part in torch.randperm(640, generator=generator).split(128):
+            optimizer.zero_grad()
+            logits = model(to_float(images.x[part].cuda()))
+            torch.nn.functional.cross_entropy(logits, images.y[part].cuda()).backward()
+            optimizer.step()
+    return model.eval().requires_grad_(False), images
+
+
+@pytest.mark.parametrize("precision", ["tf32", "bf16"])
+def test_a_search_in_low_precision_finds_what_float32_finds(
+    precision: SearchPrecision, trained: tuple[torch.nn.Module, Images]
+) -> None:
+    model, images = trained
+    strict = evaluate(model, images, {"aa": ATTACK}).broken_by["aa"]
+    fast = evaluate(model, images, {"aa": ATTACK}, precision=precision)
+    print(f"{precision}: standing {(fast.broken_by['aa'] == '').sum()}, strict {(strict == '').sum()} of {len(strict)}")
+    assert ((fast.broken_by["aa"] == "") == (strict == "")).mean() >= 0.98
+    assert ((fast.predictions["aa"] != fast.labels) == (fast.broken_by["aa"] != "")).all()
+
+
+def test_every_break_is_confirmed(trained: tuple[torch.nn.Module, Images]) -> None:
+    model, images = trained
+    x, y = to_float(images.x.cuda()), images.y.cuda()
+    broken = ATTACK.eliminate(search_view(model, x, precision="bf16"), x, y, judge=Strict(model))
+    assert torch.equal(Strict(model)(broken.x_adv).argmax(1) != y, broken.by != -1)
+
+
+@pytest.mark.parametrize("name", list(ATTACK.attacks))
+def test_no_sync_between_two_looks(
+    name: str, trained: tuple[torch.nn.Module, Images], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Torch raises where the host would wait for the device, except while claims are judged."""
+    model, images = trained
+    x, y = to_float(images.x.cuda()), images.y.cuda()
+    view = search_view(model, x, precision="bf16")
+    usual_run, usual_settle = Hunt.run, Hunt.settle
+
+    def settle(self: Hunt, lanes: Lanes) -> Lanes:
+        torch.cuda.set_sync_debug_mode("default")
+        lanes = usual_settle(self, lanes)
+        torch.cuda.set_sync_debug_mode("error")
+        return lanes
+
+    def run(self: Hunt, *arguments: Any) -> None:
+        torch.cuda.set_sync_debug_mode("error")
+        try:
+            usual_run(self, *arguments)
+        finally:
+            torch.cuda.set_sync_debug_mode("default")
+
+    monkeypatch.setattr(Hunt, "settle", settle)
+    monkeypatch.setattr(Hunt, "run", run)
+    ATTACK.attacks[name].breaks(view, x, y, judge=Strict(model))
