@@ -90,7 +90,7 @@ def train(
     resume: Annotated[Path | None, typer.Option(help="continue the run in this folder")] = None,
     data_dir: DataDir = Path("data"),
     device: Device = "auto",
-    engine: Annotated[str | None, typer.Option(help="eager, or fast (experimental: one CUDA graph a step)")] = None,
+    engine: Annotated[str | None, typer.Option(help="eager, or fast (compiled, one CUDA graph a step)")] = None,
     precision: Annotated[str | None, typer.Option(help="fp32, tf32 or bf16; a GPU's default is tf32")] = None,
     allow_code: AllowCode = False,
     tensorboard: Annotated[bool, typer.Option("--tensorboard", help="also log to RUN/tensorboard")] = False,

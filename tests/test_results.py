@@ -1,0 +1,43 @@
+"""What results/ publishes follows from the outcomes that lie beside it."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from worstclass.card import measure
+from worstclass.config import make_config, read_recipe
+from worstclass.outcomes import ANY, Outcomes
+from worstclass.report.tables import percent
+from worstclass.runs import open_run
+from worstclass.subjects import CARD, OUTCOMES, load_card
+
+ROOT = Path(__file__).parents[1] / "results"
+FOLDERS = sorted(path.parent for path in ROOT.glob(f"*/{CARD}"))
+
+
+@pytest.mark.parametrize("folder", FOLDERS, ids=lambda folder: folder.name)
+def test_a_published_run(folder: Path) -> None:
+    """Recipe, log, card and outcomes fit together, and the table shows the card."""
+    run, card, outcomes = open_run(folder), load_card(folder), Outcomes.load(folder / OUTCOMES)
+    assert run.config == make_config(read_recipe(folder.name.removesuffix(f"-seed{run.config.seed}")))
+    assert len(run.log) == run.config.epochs
+    kept = [line for line in run.log if line["selected"]][-1]
+    assert card["about"]["epoch"] == kept["epoch"]
+    assert card["about"]["part"] == "test"
+    assert np.bincount(outcomes.labels).tolist() == [1000] * 10
+    table = (ROOT / "README.md").read_text()
+    for name, predicted in outcomes.predictions.items():
+        if name.endswith(ANY):
+            continue
+        fresh = measure(outcomes.labels, predicted, card["class_names"])
+        for key in ("average", "worst"):
+            for end in ("value", "low", "high"):
+                assert card["columns"][name][key][end] == pytest.approx(fresh[key][end], abs=1e-9)
+        if name != "pgd-20":  # not a column of the paper's table
+            assert percent(fresh["average"]) in table
+            assert f"{percent(fresh['worst'])} {fresh['worst']['class']}" in table
+    held = outcomes.broken_by["autoattack"] == ""
+    assert np.array_equal(held, outcomes.predictions["autoattack"] == outcomes.labels)
+    for name, predicted in outcomes.predictions.items():  # AutoAttack is the strongest there is here
+        assert held.mean() <= (predicted == outcomes.labels).mean(), name
