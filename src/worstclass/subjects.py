@@ -12,7 +12,16 @@ from torch import nn
 from worstclass.attacks import make_attack
 from worstclass.attacks.view import SearchPrecision
 from worstclass.card import make_card, versions
-from worstclass.checks import check_attacks, check_model, check_outcomes, check_strength, load_findings, merge, some_of
+from worstclass.checks import (
+    CHECKED_IMAGES,
+    check_attacks,
+    check_model,
+    check_outcomes,
+    check_strength,
+    load_findings,
+    merge,
+    some_of,
+)
 from worstclass.data import Images, open_source, split_validation, to_float
 from worstclass.errors import UserError
 from worstclass.evaluate import Notify, evaluate
@@ -133,7 +142,7 @@ def evaluate_subject(
         predictions, broken_by = earlier.predictions | outcomes.predictions, earlier.broken_by | outcomes.broken_by
         outcomes = Outcomes(outcomes.labels, predictions, broken_by)
         attacks = _attacks(subject, [name for name in outcomes.predictions if not name.endswith(ANY)])
-    some = some_of(subject.images, batch_size)
+    some = some_of(subject.images, min(batch_size, CHECKED_IMAGES))
     like = next(model.parameters(), torch.zeros((), device=device))
     findings = check_model(model, to_float(some.x.to(device)).to(like.dtype), some.y.to(device))
     findings += check_outcomes(outcomes, attacks)
@@ -147,9 +156,10 @@ def evaluate_subject(
             card["columns"][name] = column | card["columns"][name]
     out.mkdir(parents=True, exist_ok=True)
     outcomes.save(out / OUTCOMES)
-    write_json(out / CARD, card | {"findings": [finding.as_dict() for finding in findings]})
+    card["findings"] = [finding.as_dict() for finding in findings]
+    write_json(out / CARD, card)
     progress.clear()
-    if checks:
+    if checks:  # what has been measured is on disk by now
         checked = check_attacks(
             model,
             subject.images,
@@ -161,8 +171,8 @@ def evaluate_subject(
             other=transfer.model.to(device).eval() if transfer else None,
         )
         findings = merge(findings, [check_strength(attacks), *checked])
-    card["findings"] = [finding.as_dict() for finding in findings]
-    write_json(out / CARD, card)
+        card["findings"] = [finding.as_dict() for finding in findings]
+        write_json(out / CARD, card)
     return card
 
 
