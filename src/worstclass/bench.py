@@ -3,20 +3,19 @@
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TypeVar
 
 import numpy as np
-import torch
-from torch import Tensor, nn
+from numpy.typing import NDArray
 
 from worstclass.attacks import autoattack
 from worstclass.attacks.view import Passes, SearchPrecision, allow_tf32
-from worstclass.data import Images, to_float
+from worstclass.data import Images
 from worstclass.errors import UserError
-from worstclass.evaluate import Notify, evaluate
+from worstclass.evaluate import Notify, as_input, evaluate
+from worstclass.outcomes import STANDS
 from worstclass.types import Classifier, Norm
 
-Result = TypeVar("Result")
+Standing = NDArray[np.bool_]
 
 
 @dataclass(frozen=True)
@@ -26,18 +25,7 @@ class Timing:
     name: str
     seconds: float
     passes: Passes
-    standing: "np.ndarray[tuple[int], np.dtype[np.bool_]]"
-
-
-class _Counted(nn.Module):
-    def __init__(self, model: Classifier) -> None:
-        super().__init__()
-        self.model, self.passes = model, Passes()
-
-    def forward(self, x: Tensor) -> Tensor:
-        self.passes.count(x)
-        logits: Tensor = self.model(x)
-        return logits
+    standing: Standing
 
 
 def bench_autoattack(
@@ -55,30 +43,35 @@ def bench_autoattack(
         from pyautoattack import AutoAttack
     except ImportError:
         raise UserError("the public attack core is missing: pip install pyautoattack.") from None
-    device = next(model.parameters(), torch.zeros(())).device
     model.eval()
-    attack = autoattack(eps=eps, norm=norm)
-    passes = Passes()
-    mine = {"batch_size": batch_size, "precision": precision, "notify": notify, "passes": passes}
-    seconds, outcomes = _timed(lambda: evaluate(model, images, {"aa": attack}, **mine), device)  # type: ignore[arg-type]
-    ours = Timing("worstclass", seconds, passes, outcomes.broken_by["aa"] == "")
-    counted = _Counted(model)
-    norms = {"linf": "Linf", "l2": "L2"}
-    peer = AutoAttack(counted, norm=norms[norm], eps=eps, seed=0, device=device)
-    x, y = to_float(images.x.to(device)), images.y.to(device)
+    attack, passes = autoattack(eps=eps, norm=norm), Passes()
 
-    def run() -> Tensor:
+    def ours() -> Standing:
+        outcomes = evaluate(
+            model, images, {"aa": attack}, batch_size=batch_size, precision=precision, notify=notify, passes=passes
+        )
+        standing: Standing = outcomes.broken_by["aa"] == STANDS
+        return standing
+
+    def theirs() -> Standing:
+        x, y = as_input(model, images)
+        peer = AutoAttack(model, norm={"linf": "Linf", "l2": "L2"}[norm], eps=eps, seed=0, device=x.device)
         with allow_tf32(False):
-            predicted: Tensor = peer.run_standard_evaluation(x, y, batch_size=batch_size)[1]
-            return predicted
+            predicted = peer.run_standard_evaluation(x, y, batch_size=batch_size)[1]
+        standing: Standing = (predicted == y).cpu().numpy()
+        return standing
 
-    seconds, predicted = _timed(run, device)
-    return [ours, Timing("pyautoattack", seconds, counted.passes, (predicted == y).cpu().numpy())]
+    first = _timed("worstclass", ours, passes)
+    their_passes = Passes()
+    hook = model.register_forward_pre_hook(lambda _, inputs: their_passes.count(inputs[0]))
+    try:
+        return [first, _timed("pyautoattack", theirs, their_passes)]
+    finally:
+        hook.remove()
 
 
-def _timed(work: Callable[[], Result], device: torch.device) -> tuple[float, Result]:
+def _timed(name: str, work: Callable[[], Standing], passes: Passes) -> Timing:
+    """The verdicts come back to the host, so nothing is left running on the device."""
     started = time.perf_counter()
-    result = work()
-    if device.type == "cuda":
-        torch.cuda.synchronize()
-    return time.perf_counter() - started, result
+    standing = work()
+    return Timing(name, time.perf_counter() - started, passes, standing)

@@ -2,9 +2,8 @@
 
 import re
 import sys
-from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated, Any, NoReturn, get_args
+from typing import Annotated, NoReturn, get_args
 
 import torch
 import typer
@@ -34,7 +33,7 @@ from worstclass.console import (
     tensorboard_writer,
     train_with_progress,
 )
-from worstclass.errors import AttackError, TrainingError, UserError, unknown
+from worstclass.errors import AttackError, TrainingError, UserError, choose, unknown
 from worstclass.models import runs_user_code
 from worstclass.report import headline, load_results, write_report
 from worstclass.runs import open_run
@@ -308,13 +307,6 @@ def pick_search(given: str | None, device: torch.device, *, ours: bool) -> Searc
     if kind != "fp32" and not on_gpu:
         raise UserError(f"search in '{kind}' needs a GPU; a CPU searches in fp32.")
     return kind
-
-
-def choose(what: str, given: str, allowed: Sequence[str]) -> Any:
-    """`given`, if it is allowed."""
-    if given not in allowed:
-        raise unknown(what, given, allowed)
-    return given
 
 
 def _radius(text: str) -> float:

@@ -1,7 +1,8 @@
 """Errors that speak to the person at the keyboard."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from difflib import get_close_matches
+from typing import Any
 
 
 class UserError(ValueError):
@@ -22,3 +23,10 @@ def unknown(kind: str, given: str, allowed: Iterable[str]) -> UserError:
     near = get_close_matches(given, names, n=1, cutoff=0.5)
     hint = f" Did you mean '{near[0]}'?" if near else ""
     return UserError(f"unknown {kind} {given!r}.{hint} Allowed: {', '.join(names)}.")
+
+
+def choose(kind: str, given: Any, allowed: Sequence[str]) -> Any:
+    """`given`, if it is allowed."""
+    if given not in allowed:
+        raise unknown(kind, str(given), allowed)
+    return given

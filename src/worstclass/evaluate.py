@@ -130,9 +130,7 @@ class _Trial:
 
     def at(self, rows: Ints) -> tuple[Tensor, Tensor]:
         """Images and labels on the model's device."""
-        like = next(self.model.parameters(), torch.zeros((), device=self.images.y.device))
-        index = torch.from_numpy(rows).to(self.images.y.device)
-        return to_float(self.images.x[index].to(like.device)).to(like.dtype), self.images.y[index].to(like.device)
+        return as_input(self.model, self.images.select(torch.from_numpy(rows).to(self.images.y.device)))
 
     def split(self, rows: Ints, size: int | None = None) -> list[Ints]:
         size = size or self.batch_size
@@ -215,6 +213,12 @@ class _Elimination:
         if len(hit):
             self.by[hit] = number
             self.predicted[hit] = _numpy(broken.predicted[broken.found])
+
+
+def as_input(model: Classifier, images: Images) -> tuple[Tensor, Tensor]:
+    """Images in [0, 1] and labels as the model takes them: on its device, in its precision."""
+    like = next(model.parameters(), torch.zeros((), device=images.y.device))
+    return to_float(images.x.to(like.device)).to(like.dtype), images.y.to(like.device)
 
 
 def check_inside(x: Tensor, x_adv: Tensor, attack: BallAttack, name: str) -> None:

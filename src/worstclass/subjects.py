@@ -22,9 +22,9 @@ from worstclass.checks import (
     merge,
     some_of,
 )
-from worstclass.data import Images, open_source, split_validation, to_float
+from worstclass.data import Images, open_source, split_validation
 from worstclass.errors import UserError
-from worstclass.evaluate import Notify, evaluate
+from worstclass.evaluate import Notify, as_input, evaluate
 from worstclass.files import read_json, write_json
 from worstclass.models import make_model
 from worstclass.outcomes import ANY, NATURAL, Outcomes, Progress
@@ -142,9 +142,8 @@ def evaluate_subject(
         predictions, broken_by = earlier.predictions | outcomes.predictions, earlier.broken_by | outcomes.broken_by
         outcomes = Outcomes(outcomes.labels, predictions, broken_by)
         attacks = _attacks(subject, [name for name in outcomes.predictions if not name.endswith(ANY)])
-    some = some_of(subject.images, min(batch_size, CHECKED_IMAGES))
-    like = next(model.parameters(), torch.zeros((), device=device))
-    findings = check_model(model, to_float(some.x.to(device)).to(like.dtype), some.y.to(device))
+    x, y = as_input(model, some_of(subject.images, min(batch_size, CHECKED_IMAGES)).to(device))
+    findings = check_model(model, x, y)
     findings += check_outcomes(outcomes, attacks)
     card = make_card(outcomes, subject.class_names, attacks, about=about, base=base_outcomes)
     for name, kind in searched.items():

@@ -1,6 +1,7 @@
 """Auto-PGD: projected gradient ascent with momentum and a step that halves itself."""
 
 from dataclasses import dataclass
+from functools import partial
 from typing import Literal, get_args
 
 import torch
@@ -11,8 +12,7 @@ from worstclass.attacks.ball import column, direction, project, random_direction
 from worstclass.attacks.breaker import Breaker
 from worstclass.attacks.lanes import Hunt, Lanes, claim, target_ranks
 from worstclass.attacks.losses import dlr_loss, targeted_dlr_loss
-from worstclass.errors import UserError, unknown
-from worstclass.rng import PerSample
+from worstclass.errors import UserError, choose
 from worstclass.types import Classifier, Norm
 
 APGDLoss = Literal["ce", "dlr", "targeted-dlr"]
@@ -52,24 +52,20 @@ class APGD(Breaker):
 
     def __post_init__(self) -> None:
         for name, kind in (("norm", Norm), ("loss", APGDLoss)):
-            if getattr(self, name) not in get_args(kind):
-                raise unknown(name, str(getattr(self, name)), get_args(kind))
+            choose(name, getattr(self, name), get_args(kind))
         if self.eps < 0 or min(self.steps, self.targets, self.restarts, self.eot) < 1:
             raise UserError(f"{self}: eps must not be negative, and every count at least 1.")
 
     def hunt(self, model: Classifier, hunt: Hunt) -> None:
         targets = target_ranks(hunt.logits, hunt.y, self.targets) if self.loss == "targeted-dlr" else None
         for lanes, turns, share in hunt.attempts(targets, self.restarts):
-            start = hunt.draw(lanes, [self._direction] * len(turns))
+            start = hunt.draw(lanes, [partial(random_direction, norm=self.norm)] * len(turns))
             lanes["point"] = (lanes["x"] + lanes["radius"] * start).clamp(0, 1)
             self._climb(model, hunt, lanes, share)
 
     def work(self, num_classes: int) -> int:
         targets = min(self.targets, num_classes - 1) if self.loss == "targeted-dlr" else 1
         return targets * self.restarts * self.eot * 2 * (self.steps + 1)
-
-    def _direction(self, x: Tensor, source: PerSample) -> Tensor:
-        return random_direction(x, source, self.norm)
 
     def _climb(self, model: Classifier, hunt: Hunt, lanes: Lanes, share: tuple[float, float]) -> None:
         """Run the lanes from their `point` to the end; `steps` moves are `steps` + 1 evaluations."""

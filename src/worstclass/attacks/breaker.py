@@ -63,7 +63,7 @@ class Breaker(ABC):
             x,
             y,
             judge=judge or model,
-            radius=torch.full_like(x[:, :1, :1, :1], 1) * radius_of(self.eps, margin, x),
+            radius=torch.ones_like(x[:, :1, :1, :1]) * radius_of(self.eps, margin, x),
             source=own_sources(generator, len(x)),
             rows=rows,
             look=look,

@@ -1,6 +1,7 @@
 """Fast Adaptive Boundary attack: walk along the decision boundary towards the image."""
 
 from dataclasses import dataclass
+from functools import partial
 from typing import get_args
 
 import torch
@@ -9,7 +10,8 @@ from torch import Tensor
 from worstclass.attacks.ball import column, distance, random_direction, shortest_step
 from worstclass.attacks.breaker import Breaker
 from worstclass.attacks.lanes import Hunt, Lanes, claim, predict, target_ranks
-from worstclass.errors import UserError, unknown
+from worstclass.attacks.losses import logit_of
+from worstclass.errors import UserError, choose
 from worstclass.rng import PerSample
 from worstclass.types import Classifier, Norm
 
@@ -31,24 +33,21 @@ class FAB(Breaker):
     restarts: int = 1
 
     def __post_init__(self) -> None:
-        if self.norm not in get_args(Norm):
-            raise unknown("norm", self.norm, get_args(Norm))
+        choose("norm", self.norm, get_args(Norm))
         if self.eps < 0 or self.targets < 0 or min(self.steps, self.restarts) < 1:
             raise UserError(f"{self}: eps and targets must not be negative, steps and restarts at least 1.")
 
     def hunt(self, model: Classifier, hunt: Hunt) -> None:
+        anywhere = partial(random_direction, norm=self.norm)
         targets = target_ranks(hunt.logits, hunt.y, self.targets) if self.targets else None
         for lanes, turns, share in hunt.attempts(targets, self.restarts):
-            start = hunt.draw(lanes, [self._start if turn % self.restarts else _stay for turn in turns])
+            start = hunt.draw(lanes, [anywhere if turn % self.restarts else _stay for turn in turns])
             lanes["point"] = (lanes["x"] + lanes["radius"] / 2 * start).clamp(0, 1)
             hunt.run(lanes, lambda lanes, _: self._step(model, lanes), self.steps, share)
 
     def work(self, num_classes: int) -> int:
         ways, each = (min(self.targets, num_classes - 1), 3) if self.targets else (1, num_classes + 1)
         return ways * self.restarts * each * self.steps
-
-    def _start(self, x: Tensor, source: PerSample) -> Tensor:
-        return random_direction(x, source, self.norm)
 
     def _step(self, model: Classifier, lanes: Lanes) -> None:
         """Towards the linearised boundary from the point and from x, a little past it; back a little once past it."""
@@ -75,15 +74,15 @@ class FAB(Breaker):
         y = lanes["y"]
         with torch.enable_grad():
             logits = model(point)
-            true = logits.gather(1, y[:, None]).squeeze(1)
+            true = logit_of(logits, y)
             if "target" in lanes:
-                gap = logits.gather(1, lanes["target"][:, None]).squeeze(1) - true
+                gap = logit_of(logits, lanes["target"]) - true
                 (slope,) = torch.autograd.grad(gap.sum(), point)
                 return gap.detach(), slope.nan_to_num()
             num_classes = logits.shape[1]
             nearest = torch.full_like(true, torch.inf)
             for j in range(1, num_classes):
-                gap = logits.gather(1, ((y + j) % num_classes)[:, None]).squeeze(1) - true
+                gap = logit_of(logits, (y + j) % num_classes) - true
                 (slope,) = torch.autograd.grad(gap.sum(), point, retain_graph=j + 1 < num_classes)
                 gap, slope = gap.detach(), slope.nan_to_num()
                 away = gap.abs() / self._dual(slope)

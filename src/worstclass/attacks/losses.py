@@ -6,10 +6,14 @@ from torch import Tensor
 CW_CONFIDENCE = 50.0
 
 
+def logit_of(logits: Tensor, classes: Tensor) -> Tensor:
+    """The logit of one class a sample, (B,)."""
+    return logits.gather(1, classes[:, None]).squeeze(1)
+
+
 def margin(logits: Tensor, y: Tensor) -> Tensor:
     """z_y - max_{j != y} z_j: negative where the model is wrong."""
-    true = logits.gather(1, y[:, None]).squeeze(1)
-    return true - logits.scatter(1, y[:, None], -torch.inf).amax(1)
+    return logit_of(logits, y) - logits.scatter(1, y[:, None], -torch.inf).amax(1)
 
 
 def cw_loss(logits: Tensor, y: Tensor) -> Tensor:
@@ -34,8 +38,8 @@ def targeted_dlr_loss(logits: Tensor, y: Tensor, target: Tensor) -> Tensor:
     Below four classes there is no fourth logit, and any shorter denominator cancels the numerator for some target:
     there z_t - z_y counts.
     """
-    true, other = (logits.gather(1, index[:, None]).squeeze(1) for index in (y, target))
+    gap = logit_of(logits, target) - logit_of(logits, y)
     if logits.shape[1] < 4:
-        return other - true
+        return gap
     largest = logits.topk(4, dim=1).values
-    return (other - true) / (largest[:, 0] - (largest[:, 2] + largest[:, 3]) / 2 + 1e-12)
+    return gap / (largest[:, 0] - (largest[:, 2] + largest[:, 3]) / 2 + 1e-12)

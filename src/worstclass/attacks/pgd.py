@@ -11,7 +11,7 @@ from torch import Tensor
 from worstclass import rng
 from worstclass.attacks.ball import column, direction, l2, project, radius_of
 from worstclass.attacks.losses import cw_loss
-from worstclass.errors import UserError, unknown
+from worstclass.errors import UserError, choose
 from worstclass.objectives import kl_divergence
 from worstclass.rng import Randomness
 from worstclass.types import Classifier, Norm
@@ -54,8 +54,7 @@ class PGD:
 
     def __post_init__(self) -> None:
         for name, kind in (("norm", Norm), ("loss", Loss), ("start", Start), ("keep", Keep)):
-            if getattr(self, name) not in get_args(kind):
-                raise unknown(name, str(getattr(self, name)), get_args(kind))
+            choose(name, getattr(self, name), get_args(kind))
         if self.eps < 0 or self.steps < 0 or self.step_size < 0 or self.restarts < 1:
             raise UserError(f"{self}: eps, steps and step_size must not be negative, restarts at least 1.")
 

@@ -13,7 +13,7 @@ from worstclass.attacks.ball import column, l2
 from worstclass.attacks.breaker import Breaker
 from worstclass.attacks.lanes import Hunt, Lanes, claim, predict
 from worstclass.attacks.losses import margin as margin_of
-from worstclass.errors import UserError, unknown
+from worstclass.errors import UserError, choose
 from worstclass.rng import PerSample
 from worstclass.types import Classifier, Norm
 
@@ -49,8 +49,7 @@ class Square(Breaker):
     restarts: int = 1
 
     def __post_init__(self) -> None:
-        if self.norm not in get_args(Norm):
-            raise unknown("norm", self.norm, get_args(Norm))
+        choose("norm", self.norm, get_args(Norm))
         if self.eps < 0 or not 0 < self.area <= 1 or min(self.queries, self.restarts) < 1:
             raise UserError(f"{self}: eps must not be negative, area in (0, 1], queries and restarts at least 1.")
 
