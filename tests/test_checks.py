@@ -1,8 +1,6 @@
 """Each check speaks up about the model it was made for, and keeps quiet about a sound one."""
 
 import copy
-import random
-import threading
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -11,12 +9,27 @@ import numpy as np
 import pytest
 import torch
 from torch import Tensor, nn
-from torch.nn.utils.parametrizations import weight_norm
 
+from odd_models import (
+    Branching,
+    Coin,
+    Detached,
+    Discrete,
+    Locked,
+    Masked,
+    Mixing,
+    Probabilities,
+    Purifying,
+    Quantised,
+    Random,
+    Steep,
+    Stuck,
+    Wrapped,
+    parametrized,
+)
 from oracles import unchanged
 from tiny import tiny_config, write_tiny_npz
 from worstclass.attacks import APGD, FAB, Ensemble, Square, autoattack, pgd
-from worstclass.attacks.view import Strict, View, search_view
 from worstclass.checks import (
     Finding,
     Transfer,
@@ -33,10 +46,8 @@ from worstclass.checks import _compare as compare
 from worstclass.data import Images, to_float
 from worstclass.errors import UserError
 from worstclass.evaluate import evaluate
-from worstclass.models import ResNet18, SmallCNN, WideResNet
-from worstclass.models.normalization import Normalized
 from worstclass.outcomes import Outcomes
-from worstclass.rng import PerSample, generator
+from worstclass.rng import PerSample
 from worstclass.runs import Run, train_run
 from worstclass.subjects import evaluate_subject, load_card, run_subject
 from worstclass.types import BallAttack, Norm
@@ -46,142 +57,6 @@ from worstclass.types import BallAttack, Norm
 def run(tmp_path_factory: pytest.TempPathFactory) -> Run:
     folder = tmp_path_factory.mktemp("checks")
     return train_run(tiny_config(write_tiny_npz(folder / "tiny.npz"), method="trades", epochs=3), folder / "run")
-
-
-class Wrapped(nn.Module):
-    """A model, asked in a peculiar way."""
-
-    def __init__(self, model: nn.Module) -> None:
-        super().__init__()
-        self.model = model
-
-    def logits(self, x: Tensor) -> Tensor:
-        logits: Tensor = self.model(x)
-        return logits
-
-
-class Probabilities(Wrapped):
-    def forward(self, x: Tensor) -> Tensor:
-        return torch.softmax(self.logits(x), dim=1)
-
-
-class Random(Wrapped):
-    def forward(self, x: Tensor) -> Tensor:
-        return self.logits(x + 0.02 * torch.randn_like(x))
-
-
-class BakedRandom(Wrapped):
-    """Draws a constant shape: a tracer takes the draw for a constant."""
-
-    def forward(self, x: Tensor) -> Tensor:
-        return self.logits(x + 0.2 * torch.randn(1, 1, 8, 8))
-
-
-class Coin(Wrapped):
-    """Turns images round now and then: a tracer sees one side of the coin."""
-
-    def forward(self, x: Tensor) -> Tensor:
-        return self.logits(x.flip(3) if random.random() < 0.5 else x)
-
-
-class Discrete(Wrapped):
-    """Robust-looking: its gradient is zero everywhere."""
-
-    def forward(self, x: Tensor) -> Tensor:
-        return self.logits((x * 8).round() / 8)
-
-
-class Detached(Wrapped):
-    """No gradient leads through it at all."""
-
-    def forward(self, x: Tensor) -> Tensor:
-        with torch.no_grad():
-            return self.logits(x)
-
-
-class StraightThrough(torch.autograd.Function):
-    @staticmethod
-    def forward(ctx: Any, x: Tensor) -> Tensor:
-        return (x * 64).round() / 64
-
-    @staticmethod
-    def backward(ctx: Any, *grads: Tensor) -> Tensor:
-        return grads[0]
-
-
-class Quantised(Wrapped):
-    """Has a gradient, of its own making: a tracer does not see it."""
-
-    def forward(self, x: Tensor) -> Tensor:
-        return self.logits(StraightThrough.apply(x))  # type: ignore[no-untyped-call]
-
-
-class Steep(Wrapped):
-    """The same function, with a slope that is not finite at zero."""
-
-    def forward(self, x: Tensor) -> Tensor:
-        return self.logits((x * x).sqrt())
-
-
-class Masked(Wrapped):
-    """Gradients lead the wrong way: their sign is turned round."""
-
-    def forward(self, x: Tensor) -> Tensor:
-        return self.logits(2 * x.detach() - x)
-
-
-class Purifying(Wrapped):
-    """Optimises its input before it looks at it."""
-
-    def forward(self, x: Tensor) -> Tensor:
-        from torch.autograd import grad
-
-        with torch.enable_grad():
-            z = x.detach().requires_grad_()
-            (slope,) = grad(self.logits(z).logsumexp(1).sum(), z)
-        return self.logits(x - 0.001 * slope)
-
-
-class Mixing(Wrapped):
-    """Looks at the whole batch."""
-
-    def forward(self, x: Tensor) -> Tensor:
-        return self.logits(x - x.mean((0, 2, 3), keepdim=True))
-
-
-class Stuck(Wrapped):
-    """Stays in training mode whatever it is told."""
-
-    def train(self, mode: bool = True) -> "Stuck":
-        return super().train(True)
-
-    def forward(self, x: Tensor) -> Tensor:
-        return self.logits(x)
-
-
-class Branching(Wrapped):
-    def forward(self, x: Tensor) -> Tensor:
-        return self.logits(x if x.mean() > 0.5 else x + 0.1)
-
-
-class Locked(Wrapped):
-    """Cannot be copied."""
-
-    def __init__(self, model: nn.Module) -> None:
-        super().__init__(model)
-        self.lock = threading.Lock()
-
-    def forward(self, x: Tensor) -> Tensor:
-        with self.lock:
-            return self.logits(x)
-
-
-def parametrized(model: nn.Module) -> nn.Module:
-    """With a weight norm before a BatchNorm: nothing to fold there."""
-    assert isinstance(model, SmallCNN)
-    copied = copy.deepcopy(model)
-    weight_norm(copied.conv1)
-    return copied
 
 
 def failed(model: nn.Module, images: Images) -> set[str]:
@@ -326,73 +201,6 @@ def test_the_latest_state_of_a_finding_counts() -> None:
 
 
 # The view that searches run on
-
-
-@pytest.mark.parametrize(
-    "model",
-    [
-        SmallCNN(10, 3),
-        ResNet18(10),
-        ResNet18(10, preact=True),
-        WideResNet(10, 1, 10),
-        Normalized(SmallCNN(10, 3), (0.5, 0.4, 0.3), (0.2, 0.2, 0.3)),
-    ],
-    ids=["small-cnn", "resnet18", "preact", "wrn", "normalized"],
-)
-def test_the_view_is_the_same_function(model: nn.Module) -> None:
-    """Logits and gradients, with BatchNorm statistics that are not the initial ones."""
-    noise = generator(0, "noise")
-    for module in model.modules():
-        if isinstance(module, nn.BatchNorm2d):
-            assert module.running_mean is not None
-            assert module.running_var is not None
-            module.running_mean.copy_(0.1 * torch.randn(module.num_features, generator=noise))
-            module.running_var.copy_(torch.rand(module.num_features, generator=noise) + 0.5)
-    model.eval()
-    x = torch.rand(5, 3, 16, 16, generator=noise)
-    with unchanged(model):
-        view = search_view(model, x)
-
-    def norms(module: nn.Module) -> int:
-        return sum(isinstance(part, nn.BatchNorm2d) for part in module.modules())
-
-    assert not view.own_format
-    assert norms(view.graded) < norms(model) or isinstance(model, WideResNet)  # whose norms come before convolutions
-    for wanted in (False, True):
-        with torch.set_grad_enabled(wanted):
-            assert torch.allclose(view(x), model(x), atol=1e-4)
-    one, other = (x.clone().requires_grad_() for _ in range(2))
-    view(one).square().sum().backward()
-    model(other).square().sum().backward()
-    assert one.grad is not None
-    assert other.grad is not None
-    assert torch.allclose(one.grad, other.grad, atol=1e-3 * float(other.grad.abs().max()))
-
-
-@pytest.mark.parametrize(
-    "wrapper",
-    [BakedRandom, Coin, Random, Quantised, Detached, Purifying, Branching, Locked, Stuck, parametrized],
-)
-def test_a_model_that_a_view_would_change_is_used_as_it_is(wrapper: Any) -> None:
-    """Draws, backwards, contexts, branches that a trace loses; layers that cannot be folded or copied."""
-    model = wrapper(SmallCNN(10, 1)).eval()
-    view = search_view(model, torch.rand(4, 1, 8, 8))
-    assert view.graded is model
-    assert view.plain is model
-
-
-def test_passes_are_counted() -> None:
-    model = SmallCNN(3, 1).eval()
-    view = search_view(model, torch.rand(2, 1, 8, 8))
-    x = torch.rand(5, 1, 8, 8, requires_grad=True)
-    torch.autograd.grad(view(x).sum(), x)
-    with torch.no_grad():
-        view(x[:2])
-    assert (view.passes.forward, view.passes.backward) == (7, 5)
-    judge = Strict(model)
-    judge(x[:3].detach())
-    assert (judge.passes.forward, judge.passes.backward) == (3, 0)
-    assert isinstance(view, View)
 
 
 @pytest.mark.parametrize(

@@ -65,18 +65,24 @@ def test_tensorboard(tmp_path: Path) -> None:
 
 
 def test_engine_on_a_cpu() -> None:
-    assert pick_engine(None, None, CPU) == Engine()
+    assert pick_engine(None, None, CPU, ours=True) == Engine()
+    assert pick_engine("auto", "auto", CPU, ours=True, deterministic=True) == Engine(deterministic=True)
     wrong = (("fast", None, "GPU"), (None, "tf32", "GPU"), ("eager", "bf16", "GPU"), ("quick", None, "quick"))
     for engine, precision, word in wrong:
         with pytest.raises(UserError, match=word):
-            pick_engine(engine, precision, CPU)
+            pick_engine(engine, precision, CPU, ours=True)
 
 
-def test_engine_on_a_gpu() -> None:
+@pytest.mark.parametrize("able", [True, False])
+def test_engine_on_a_gpu(able: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Fast and bfloat16 where the GPU has it; TF32 for a model of one's own, whose last layer may not bear bfloat16."""
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: (9, 0) if able else (7, 5))
     gpu = torch.device("cuda")
-    assert pick_engine(None, None, gpu) == Engine(precision="tf32")
-    assert pick_engine("fast", None, gpu) == Engine(fast=True, precision="bf16")
-    assert pick_engine("fast", "fp32", gpu) == Engine(fast=True)
+    assert pick_engine(None, None, gpu, ours=True) == Engine(fast=able, precision="bf16" if able else "tf32")
+    assert pick_engine(None, None, gpu, ours=False) == Engine(fast=able, precision="tf32")
+    assert pick_engine("fast", None, gpu, ours=True) == Engine(fast=True, precision="bf16" if able else "tf32")
+    assert pick_engine("fast", "fp32", gpu, ours=True) == Engine(fast=True)
+    assert pick_engine("eager", None, gpu, ours=True) == Engine(precision="tf32")
 
 
 def test_a_run_remembers_its_engine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -86,7 +92,8 @@ def test_a_run_remembers_its_engine(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     monkeypatch.chdir(tmp_path)
     app(["train", "r.toml", "--out", "run"], standalone_mode=False)
     about = open_run(tmp_path / "run").about
-    assert about["engine"] == {"fast": False, "precision": "fp32", "device": "cpu", "threads": torch.get_num_threads()}
+    machine = {"device": "cpu", "threads": torch.get_num_threads()}
+    assert about["engine"] == {"fast": False, "precision": "fp32", "deterministic": False} | machine
     write_json(tmp_path / "run" / "run.json", about | {"engine": about["engine"] | {"precision": "tf32"}})
     with pytest.raises(UserError, match="'tf32' needs a GPU"):
         app(["train", "--resume", "run"], standalone_mode=False)

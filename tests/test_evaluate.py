@@ -385,6 +385,7 @@ def test_progress_needs_a_key_and_its_own_size(tmp_path: Path) -> None:
 def test_the_card_says_in_which_precision_was_searched(run: Run, tmp_path: Path) -> None:
     card = evaluate_subject(run_subject(run), ["apgd-ce", "pgd-5"], tmp_path)
     assert card["columns"]["apgd-ce"]["search_precision"] == "fp32"
-    assert "search_precision" not in card["columns"]["pgd-5"]
+    assert card["columns"]["pgd-5"]["search_precision"] == "fp32"
+    assert "search_precision" not in card["columns"]["natural"]
     later = evaluate_subject(run_subject(run), ["cw-5"], tmp_path)
     assert later["columns"]["apgd-ce"]["search_precision"] == "fp32"

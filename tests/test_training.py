@@ -28,6 +28,7 @@ from worstclass.stats import ClassStats
 from worstclass.strategies import WAT, uniform
 from worstclass.train import Plan, fit, new_state
 from worstclass.train.checkpoint import load_tensors
+from worstclass.train.engine import Engine
 
 METHODS: tuple[Method, ...] = ("natural", "pgd-at", "trades", "fixed", "wat", "frl-rw", "frl-rwrm", "csl")
 
@@ -194,7 +195,17 @@ def _train_part(data: Path) -> tuple[torch.Tensor, torch.Tensor]:
 
 def continue_run(recipe: str, out: Path) -> None:
     """In a process of its own: start the run, or go on with it."""
-    train_run(make_config(tomllib.loads(recipe)), out, resume=(out / RECIPE).exists())
+    train_run(make_config(tomllib.loads(recipe)), out, resume=(out / RECIPE).exists(), checkpoint_minutes=0)
+
+
+def write_dropping(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A model of one's own, with dropout."""
+    (folder / "dropping.py").write_text(
+        "from torch import nn\nfrom worstclass.models import SmallCNN\n"
+        "def make(num_classes, in_channels):\n"
+        "    return nn.Sequential(nn.Dropout(0.3), SmallCNN(num_classes, in_channels))\n"
+    )
+    monkeypatch.syspath_prepend(folder)
 
 
 class TestResume:
@@ -211,12 +222,76 @@ class TestResume:
             raise Stop
 
         with pytest.raises(Stop):
-            train_run(config, pieces, on_epoch=stop)
+            train_run(config, pieces, on_epoch=stop, checkpoint_minutes=0)
         for _ in range(2):
             with pytest.raises(Stop):
-                train_run(config, pieces, resume=True, on_epoch=stop)
+                train_run(config, pieces, resume=True, on_epoch=stop, checkpoint_minutes=0)
         train_run(config, pieces, resume=True)
         assert_same_run(whole, pieces)
+
+    @pytest.mark.parametrize("model", ["small-cnn", "dropping:make"])
+    def test_stopped_within_an_epoch(
+        self, model: str, data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """The epoch goes on after the last step that was saved, and the run says that it was resumed."""
+        write_dropping(tmp_path, monkeypatch)
+        config = tiny_config(data, epochs=3, model=model)
+        whole, pieces = tmp_path / "whole", tmp_path / "pieces"
+        train_run(config, whole, allow_code=True)
+        taken: list[tuple[int, int]] = []
+        stops = [(2, 2), (2, 3)]
+
+        def stop(epoch: int, step: int, steps: int) -> None:
+            taken.append((epoch, step))
+            if (epoch, step) == stops[0]:
+                stops.pop(0)
+                raise KeyboardInterrupt
+
+        for resume in (False, True):
+            with pytest.raises(KeyboardInterrupt):
+                train_run(config, pieces, resume=resume, allow_code=True, checkpoint_minutes=0, on_step=stop)
+        train_run(config, pieces, resume=True, allow_code=True, on_step=lambda *at: taken.append(at[:2]))
+        assert_same_run(whole, pieces)
+        steps = max(step for _, step in taken)
+        assert steps > 3
+        assert taken.count((2, 1)) == 1  # saved after its first step, and not taken again
+        assert open_run(whole).about.get("resumed") is None
+        resumed = open_run(pieces).about["resumed"]
+        assert [(note["epoch"], note["step"]) for note in resumed] == [(2, 1), (2, 2)]
+
+    def test_checkpoints_come_by_the_clock(self, data: Path, tmp_path: Path) -> None:
+        """In less than a minute, none but the last; what came after the last one is made again."""
+        config = tiny_config(data, epochs=3)
+        train_run(config, tmp_path / "whole")
+
+        def stop(line: dict[str, Any]) -> None:
+            assert not (tmp_path / "pieces" / LAST).exists()
+            if line["epoch"] == 2:
+                raise KeyboardInterrupt
+
+        with pytest.raises(KeyboardInterrupt):
+            train_run(config, tmp_path / "pieces", on_epoch=stop)
+        run = train_run(config, tmp_path / "pieces", resume=True)
+        assert [line["epoch"] for line in run.log] == [1, 2, 3]
+        assert_same_run(tmp_path / "whole", tmp_path / "pieces")
+
+    def test_a_selected_epoch_newer_than_the_checkpoint_is_put_right(self, data: Path, tmp_path: Path) -> None:
+        """As if killed between the two files: the checkpoint's own selection counts."""
+        config = tiny_config(data, epochs=2, select="last")
+        whole = train_run(config, tmp_path / "whole")
+
+        def stop(line: dict[str, Any]) -> None:
+            raise KeyboardInterrupt
+
+        with pytest.raises(KeyboardInterrupt):
+            train_run(config, tmp_path / "pieces", on_epoch=stop, checkpoint_minutes=0)
+        (tmp_path / "pieces" / SELECTED).write_bytes((whole.folder / SELECTED).read_bytes())
+        with pytest.raises(KeyboardInterrupt):
+            train_run(config, tmp_path / "pieces", resume=True, on_step=lambda *_: stop({}))
+        assert load_tensors(tmp_path / "pieces" / SELECTED)[1]["epoch"] == 1
+        (tmp_path / "pieces" / SELECTED).write_bytes(b"damaged")
+        train_run(config, tmp_path / "pieces", resume=True)
+        assert_same_run(tmp_path / "whole", tmp_path / "pieces")
 
     def test_killed_at_any_moment(self, data: Path, tmp_path: Path) -> None:
         """SIGKILL, again and again, until the run is done: the same bytes as a run in peace."""
@@ -246,12 +321,7 @@ class TestResume:
         self, settings: dict[str, Any], data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         """Without momentum there are no buffers to restore; dropout draws from torch's global generator."""
-        (tmp_path / "dropping.py").write_text(
-            "from torch import nn\nfrom worstclass.models import SmallCNN\n"
-            "def make(num_classes, in_channels):\n"
-            "    return nn.Sequential(nn.Dropout(0.3), SmallCNN(num_classes, in_channels))\n"
-        )
-        monkeypatch.syspath_prepend(tmp_path)
+        write_dropping(tmp_path, monkeypatch)
         config = tiny_config(data, epochs=2, **settings)
         train_run(config, tmp_path / "whole", allow_code=True)
         torch.rand(3)
@@ -261,7 +331,7 @@ class TestResume:
             raise KeyboardInterrupt
 
         with pytest.raises(KeyboardInterrupt):
-            train_run(config, tmp_path / "pieces", allow_code=True, on_epoch=stop)
+            train_run(config, tmp_path / "pieces", allow_code=True, on_epoch=stop, checkpoint_minutes=0)
         train_run(config, tmp_path / "pieces", resume=True, allow_code=True)
         assert_same_run(tmp_path / "whole", tmp_path / "pieces")
         assert torch.equal(state, torch.get_rng_state())
@@ -283,7 +353,7 @@ class TestResume:
         run = train_run(tiny_config(data, epochs=2), tmp_path / "run")
         tensors, header = load_tensors(run.folder / LAST)
         assert header["epoch"] == 2
-        assert {name.split(".")[0] for name in tensors} == {"model", "optimizer", "strategy"}
+        assert {name.split(".")[0] for name in tensors} == {"model", "optimizer", "strategy", "selected"}
         momenta = [name for name in tensors if name.startswith("optimizer.")]
         assert len(momenta) == len(list(run.load_model()[0].parameters()))
         costs = torch.tensor([line["class_costs"] for line in run.log], dtype=torch.float64).sum(0)
@@ -314,6 +384,28 @@ class Exploding(nn.Module):
         return logits * (float("nan") if self.calls > self.after else 1.0)
 
 
+def test_a_model_that_the_fast_engine_cannot_take_is_left_to_the_eager_one(
+    data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One line says so, the run remembers it, and the result is the eager engine's."""
+    eager = train_run(tiny_config(data, epochs=1), tmp_path / "eager")
+
+    def fail(self: Engine, *arguments: Any) -> Any:
+        if self.fast:
+            raise RuntimeError("called a synchronizing operation.\nAnd much more.")
+        return arguments[0]
+
+    monkeypatch.setattr(Engine, "prepare", fail)
+    monkeypatch.setattr(torch, "compile", lambda work, **_: work)
+    lines: list[str] = []
+    fast = train_run(tiny_config(data, epochs=1), tmp_path / "fast", engine=Engine(fast=True), on_fallback=lines.append)
+    assert lines == [
+        "the fast engine cannot take this model (called a synchronizing operation): going on with the eager one."
+    ]
+    assert open_run(fast.folder).about["engine"]["fast"] is False
+    assert_same_run(eager.folder, fast.folder)
+
+
 def test_a_loss_that_is_not_finite_stops_the_run_and_says_where() -> None:
     the_plan = plan(epochs=3, batch_size=20)
     state = new_state(Exploding(after=4), uniform(3), the_plan)  # three steps an epoch: the fifth is epoch 2, step 2
@@ -330,9 +422,9 @@ def test_a_run_that_breaks_leaves_its_last_good_checkpoint(
     whole = train_run(config, tmp_path / "whole")
     monkeypatch.setattr("worstclass.runs.make_model", lambda *_, **__: Exploding(after=2 * 5 + 2))
     with pytest.raises(TrainingError, match="epoch 2, step 2"):
-        train_run(config, tmp_path / "run")
+        train_run(config, tmp_path / "run", checkpoint_minutes=0)
     tensors, header = load_tensors(tmp_path / "run" / LAST)
-    assert header["epoch"] == 1
+    assert (header["epoch"], header["step"]) == (1, 1)
     assert all(tensor.isfinite().all() for tensor in tensors.values())
     assert len(open_run(tmp_path / "run").log) == 1
     assert len(whole.log) == 3

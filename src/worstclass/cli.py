@@ -10,8 +10,9 @@ import typer
 
 import worstclass
 from worstclass.attacks import NAMES
-from worstclass.attacks.view import SearchPrecision
-from worstclass.bench import bench_autoattack
+from worstclass.bench import bench_autoattack, bench_training, matrix_ceiling
+from worstclass.bench.training import ENGINES, PUBLIC
+from worstclass.certify import certify_run
 from worstclass.config import (
     Config,
     make_config,
@@ -26,6 +27,7 @@ from worstclass.console import (
     evaluate_with_progress,
     print_card,
     print_findings,
+    print_steps,
     print_table,
     print_timings,
     rule,
@@ -34,11 +36,14 @@ from worstclass.console import (
     train_with_progress,
 )
 from worstclass.errors import AttackError, TrainingError, UserError, choose, unknown
-from worstclass.models import runs_user_code
+from worstclass.files import write_json
+from worstclass.models import check_name, runs_user_code
+from worstclass.precision import Precision
 from worstclass.report import headline, load_results, write_report
 from worstclass.runs import open_run
 from worstclass.subjects import CARD, OUTCOMES, model_subject, run_subject
-from worstclass.train.engine import Engine, Precision
+from worstclass.theory import certificate_lines
+from worstclass.train.engine import Engine
 from worstclass.types import Norm
 
 app = typer.Typer(add_completion=False, rich_markup_mode=None, pretty_exceptions_enable=False)
@@ -52,7 +57,7 @@ AllowCode = Annotated[bool, typer.Option("--allow-code", help="let a recipe or r
 Search = Annotated[
     str | None,
     typer.Option(
-        help="precision of AutoAttack's search: fp32, tf32 or bf16; what it finds is confirmed in fp32. "
+        help="precision in which attacks search: fp32, tf32 or bf16; what they find is judged in fp32. "
         "Default on a GPU: bf16 for our networks, tf32 for a model of your own"
     ),
 ]
@@ -89,8 +94,21 @@ def train(
     resume: Annotated[Path | None, typer.Option(help="continue the run in this folder")] = None,
     data_dir: DataDir = Path("data"),
     device: Device = "auto",
-    engine: Annotated[str | None, typer.Option(help="eager, or fast (compiled, one CUDA graph a step)")] = None,
-    precision: Annotated[str | None, typer.Option(help="fp32, tf32 or bf16; a GPU's default is tf32")] = None,
+    engine: Annotated[
+        str | None, typer.Option(help="auto (default: fast on a GPU), eager, or fast (compiled, one CUDA graph a step)")
+    ] = None,
+    precision: Annotated[
+        str | None,
+        typer.Option(
+            help="auto, fp32, tf32 or bf16. Default on a GPU: bf16 for our networks under the fast engine, else tf32"
+        ),
+    ] = None,
+    deterministic: Annotated[
+        bool, typer.Option("--deterministic", help="the same bits each time on one kind of machine; slower on a GPU")
+    ] = False,
+    checkpoint_minutes: Annotated[
+        float, typer.Option(min=0, help="save the run whenever so many minutes have passed, and at its end")
+    ] = 1.0,
     allow_code: AllowCode = False,
     tensorboard: Annotated[bool, typer.Option("--tensorboard", help="also log to RUN/tensorboard")] = False,
 ) -> None:
@@ -105,6 +123,7 @@ def train(
         config, folder = run.config, resume
         engine = engine or ("fast" if run.about["engine"]["fast"] else "eager")  # as it was started
         precision = precision or run.about["engine"]["precision"]
+        deterministic = deterministic or run.about["engine"].get("deterministic", False)
     else:
         assert recipe is not None
         config = make_config(read_recipe(recipe) | chosen, "" if chosen else recipe)
@@ -117,7 +136,10 @@ def train(
         resume=resume is not None,
         data_dir=data_dir,
         device=chosen_device,
-        engine=pick_engine(engine, precision, chosen_device),
+        engine=pick_engine(
+            engine, precision, chosen_device, ours=not runs_user_code(config.model), deterministic=deterministic
+        ),
+        checkpoint_minutes=checkpoint_minutes,
         allow_code=allow_code,
         watch=tensorboard_writer(folder) if tensorboard else None,
     )
@@ -229,6 +251,50 @@ def bench_autoattack_command(
     print_timings(timings)
 
 
+@bench.command("train")
+def bench_training_command(
+    model: Annotated[str, typer.Option(help="network: resnet18, wrn34-10, ...")] = "resnet18",
+    batch_size: Annotated[int, typer.Option(min=1, max=2048, help="images a step")] = 128,
+    steps: Annotated[int, typer.Option(min=1, help="steps to time, after a warm-up")] = 50,
+    ways: Annotated[
+        str | None, typer.Option(help=f"comma-separated: {', '.join([PUBLIC, *ENGINES])}; default: all that run here")
+    ] = None,
+    device: Device = "auto",
+) -> None:
+    """A step of TRADES: as public code writes it, tidy, and captured, on random images, one after the other."""
+    chosen = pick_device(device)
+    able = [name for name, engine in ENGINES.items() if chosen.type == "cuda" or engine == Engine()]
+    names = [choose("way", name.strip(), [PUBLIC, *able]) for name in ways.split(",")] if ways else [PUBLIC, *able]
+    ceiling = matrix_ceiling(chosen)
+    times = bench_training(names, model=check_name(model), batch_size=batch_size, steps=steps, device=chosen)
+    print_steps(list(times), ceiling, f"{model}, batch {batch_size}, {steps} steps", chosen)
+
+
+@app.command()
+def certify(
+    run: Annotated[Path, typer.Argument(help="a run folder")],
+    also: Annotated[
+        list[Path] | None,
+        typer.Option(help="folder with an evaluation of another classifier, say of the last epoch; repeatable"),
+    ] = None,
+    delta: Annotated[
+        float, typer.Option(min=1e-12, max=0.999, help="the bounds hold with probability 1 - delta")
+    ] = 0.05,
+    gamma: Annotated[float, typer.Option(min=1e-12, help="margin of theorem 3, for linear models")] = 1.0,
+    out: Annotated[Path | None, typer.Option(help="also write the certificates as JSON")] = None,
+    data_dir: DataDir = Path("data"),
+    allow_code: AllowCode = False,
+) -> None:
+    """The paper's theorems on a run: both sides of each, and whether its assumptions hold."""
+    certificates = certify_run(
+        open_run(run), others=also or (), delta=delta, gamma=gamma, data_dir=data_dir, allow_code=allow_code
+    )
+    for line in certificate_lines(certificates):
+        say(line)
+    if out:
+        write_json(out, [certificate.as_dict() for certificate in certificates])
+
+
 @app.command()
 def report(
     runs: Annotated[list[Path], typer.Argument(help="folders of evaluated runs")],
@@ -286,23 +352,30 @@ def pick_device(name: str) -> torch.device:
     return torch.device(name)
 
 
-def pick_engine(engine: str | None, precision: str | None, device: torch.device) -> Engine:
-    """The engine asked for; left open, eager, and TF32 on a GPU (bfloat16 for the fast one)."""
-    fast = choose("engine", engine or "eager", ("eager", "fast")) == "fast"
+def pick_engine(
+    engine: str | None, precision: str | None, device: torch.device, *, ours: bool, deterministic: bool = False
+) -> Engine:
+    """The engine asked for; left open, the fast one on a GPU that has bfloat16, and bfloat16 for our own networks,
+    which keep their last layer in full precision under it."""
     on_gpu = device.type == "cuda"
+    able = on_gpu and torch.cuda.get_device_capability(device) >= (8, 0)
+    name = choose("engine", engine or "auto", ("auto", "eager", "fast"))
+    fast = able if name == "auto" else name == "fast"
     if fast and not on_gpu:
         raise UserError("engine 'fast' needs a GPU.")
-    kind = choose("precision", precision or ("bf16" if fast else "tf32" if on_gpu else "fp32"), get_args(Precision))
+    kind = choose("precision", precision or "auto", ("auto", *get_args(Precision)))
+    if kind == "auto":
+        kind = "bf16" if fast and able and ours else "tf32" if on_gpu else "fp32"
     if kind != "fp32" and not on_gpu:
         raise UserError(f"precision '{kind}' needs a GPU; a CPU trains in fp32.")
-    return Engine(fast=fast, precision=kind)
+    return Engine(fast=fast, precision=kind, deterministic=deterministic)
 
 
-def pick_search(given: str | None, device: torch.device, *, ours: bool) -> SearchPrecision:
+def pick_search(given: str | None, device: torch.device, *, ours: bool) -> Precision:
     """The precision to search in. Our own networks keep their last layer in full precision under bfloat16."""
     on_gpu = device.type == "cuda"
-    kind: SearchPrecision = choose(
-        "search precision", given or (("bf16" if ours else "tf32") if on_gpu else "fp32"), get_args(SearchPrecision)
+    kind: Precision = choose(
+        "search precision", given or (("bf16" if ours else "tf32") if on_gpu else "fp32"), get_args(Precision)
     )
     if kind != "fp32" and not on_gpu:
         raise UserError(f"search in '{kind}' needs a GPU; a CPU searches in fp32.")

@@ -12,7 +12,7 @@ from rich.progress import BarColumn, Progress, ProgressColumn, Task, TextColumn,
 from rich.table import Table
 from rich.text import Text
 
-from worstclass.bench import Timing
+from worstclass.bench import StepTime, Timing
 from worstclass.checks import load_findings, verdict
 from worstclass.config import Config
 from worstclass.errors import UserError
@@ -45,10 +45,16 @@ def train_with_progress(
     data_dir: Path = Path("data"),
     device: torch.device,
     engine: Engine | None = None,
+    checkpoint_minutes: float = 1.0,
     allow_code: bool = False,
     watch: Callable[[dict[str, Any]], None] | None = None,
 ) -> Run:
     """Train with a bar for each epoch and a line after it; Ctrl-C says how to go on."""
+    if device.type == "cuda":
+        engine = engine or Engine()
+        kind = "fast engine (compiled, one CUDA graph a step)" if engine.fast else "eager engine"
+        exact = ", deterministic" if engine.deterministic else ""
+        say(f"{torch.cuda.get_device_name(device)}: {kind}, {engine.precision}{exact}")
     with _progress() as progress:
         bar = progress.add_task(f"{config.method} epoch", total=None)
         download: list[Any] = []
@@ -77,10 +83,12 @@ def train_with_progress(
                 data_dir=data_dir,
                 device=device,
                 engine=engine,
+                checkpoint_minutes=checkpoint_minutes,
                 allow_code=allow_code,
                 notify=notify,
                 on_step=on_step,
                 on_epoch=on_epoch,
+                on_fallback=lambda line: say(f"Note: {line}"),
             )
         except KeyboardInterrupt:
             progress.stop()
@@ -150,6 +158,25 @@ def print_timings(timings: Sequence[Timing]) -> None:
     wide_console().print(table)
     same = (timings[0].standing == timings[-1].standing).mean()
     say(f"Same verdict on {100 * same:.1f}% of the images.")
+
+
+def print_steps(times: Sequence[StepTime], ceiling: float, title: str, device: torch.device) -> None:
+    """Ways to take a training step, each with its speed as a ratio to the first."""
+    where = torch.cuda.get_device_name(device) if device.type == "cuda" else "CPU"
+    table = Table("", "ms a step", "Faster by", "Images/s", "TFLOP/s", "Of ceiling", "Peak GiB", "Start s", title=title)
+    for each in times:
+        table.add_row(
+            each.name,
+            f"{1e3 * each.seconds:.2f}",
+            f"{times[0].seconds / each.seconds:.2f}",
+            f"{each.images:.0f}",
+            f"{each.flops / 1e12:.2f}",
+            f"{each.flops / ceiling:.1%}",
+            f"{each.memory / 2**30:.2f}" if each.memory else "",
+            f"{each.start:.1f}",
+        )
+    wide_console().print(table)
+    say(f"Ceiling: a large matrix product on this {where} in this run, {ceiling / 1e12:.2f} TFLOP/s.")
 
 
 def print_card(card: dict[str, Any]) -> None:

@@ -13,10 +13,11 @@ from worstclass.attacks import APGD, PGD, Breaker, Ensemble
 from worstclass.attacks.ball import distance
 from worstclass.attacks.ensemble import NATURAL_ERROR, STANDING
 from worstclass.attacks.lanes import predict
-from worstclass.attacks.view import Passes, SearchPrecision, Strict, allow_tf32, search_view
+from worstclass.attacks.view import Passes, Strict, View, recorded, search_view
 from worstclass.data import Images, to_float
 from worstclass.errors import AttackError, UserError
 from worstclass.outcomes import ANY, NATURAL, STANDS, Ints, Outcomes, Progress
+from worstclass.precision import Precision, allow_tf32
 from worstclass.rng import PerSample
 from worstclass.types import BallAttack, Classifier
 
@@ -43,7 +44,7 @@ def evaluate(
     *,
     seed: int = 0,
     batch_size: int = 500,
-    precision: SearchPrecision = "fp32",
+    precision: Precision = "fp32",
     progress: Progress | None = None,
     notify: Notify | None = None,
     passes: Passes | None = None,
@@ -53,9 +54,10 @@ def evaluate(
 
     Random starts are a function of (seed, sample), so the answer does not depend on the batch size. An attack that
     leaves its ball or [0, 1], or (with `must_harm`) after which the model is right more often, is an `AttackError`.
-    Attacks that stop at the first success (AutoAttack and its parts) search in `precision` on a faster view of the
-    model, and what they find counts once the model itself, in strict float32, is fooled by it. `progress` keeps what is
-    done, and an evaluation that was stopped goes on from there. `passes` adds up what such attacks cost.
+    Attacks search in `precision`, those that stop at the first success (AutoAttack and its parts) on a faster view of
+    the model, and PGD too unless it is fp32; the model itself, in strict float32, judges what they find.
+    `progress` keeps what is done, and an evaluation that was stopped goes on from there. `passes` adds up what attacks
+    that stop at the first success cost.
     """
     model.eval()
     trial = _Trial(model, images, seed, batch_size, progress or Progress(), notify or (lambda _: None))
@@ -68,7 +70,7 @@ def evaluate(
 
 
 def _evaluate(
-    trial: "_Trial", attacks: Mapping[str, BallAttack], precision: SearchPrecision, passes: Passes | None
+    trial: "_Trial", attacks: Mapping[str, BallAttack], precision: Precision, passes: Passes | None
 ) -> Outcomes:
     natural = trial.natural()
     labels = trial.images.y.cpu().numpy()
@@ -82,7 +84,7 @@ def _evaluate(
             if passes is not None:
                 elimination.add_passes(passes)
         elif isinstance(attack, PGD):
-            outcomes.predictions[name], outcomes.predictions[name + ANY] = trial.search(name, attack)
+            outcomes.predictions[name], outcomes.predictions[name + ANY] = trial.search(name, attack, precision)
         else:
             outcomes.predictions[name] = trial.call(name, attack)
     return outcomes
@@ -109,14 +111,19 @@ class _Trial:
             raise UserError("the model returns logits that are not finite on clean images: nothing can be measured.")
         return _numpy(torch.cat(logits).argmax(1))
 
-    def search(self, name: str, attack: PGD) -> tuple[Ints, Ints]:
-        """Predictions on the last iterate, and on the first that fools."""
+    def search(self, name: str, attack: PGD, precision: Precision) -> tuple[Ints, Ints]:
+        """Predictions on the last iterate, and on the first that fools; or on the last again, where the model itself
+        is not fooled by what fooled its view."""
         last, first = (self._predictions(f"{name} {attack!r} {kind}") for kind in ("last", "any"))
+        with allow_tf32(precision == "tf32"):
+            view = self.model if precision == "fp32" else recorded(self.view(precision), self.a_batch())
         for rows in self._todo(name, last):
             x, y = self.at(rows)
-            found = attack.search(self.model, x, y, generator=PerSample(self.seed, "evaluate", rows.tolist()))
+            with allow_tf32(precision == "tf32"):
+                found = attack.search(view, x, y, generator=PerSample(self.seed, "evaluate", rows.tolist()))
             self._record(name, attack, first, rows, x, found.any)
             self._record(name, attack, last, rows, x, found.last)
+            first[rows] = np.where(first[rows] == _numpy(y), last[rows], first[rows])
         return last, first
 
     def call(self, name: str, attack: BallAttack) -> Ints:
@@ -127,6 +134,13 @@ class _Trial:
             x_adv = attack(self.model, x, y, generator=PerSample(self.seed, "evaluate", rows.tolist()))
             self._record(name, attack, predicted, rows, x, x_adv)
         return predicted
+
+    def view(self, precision: Precision, *, as_it_is: bool = False) -> View:
+        """The model as a search sees it."""
+        return search_view(self.model, self.a_batch(), precision=precision, as_it_is=as_it_is)
+
+    def a_batch(self) -> Tensor:
+        return self.at(np.arange(min(len(self.images), self.batch_size)))[0]
 
     def at(self, rows: Ints) -> tuple[Tensor, Tensor]:
         """Images and labels on the model's device."""
@@ -154,18 +168,17 @@ class _Trial:
 class _Elimination:
     """An ensemble on the samples of a trial: which stand, and how many attacks each has been through."""
 
-    def __init__(self, trial: _Trial, name: str, attack: Ensemble, natural: Ints, precision: SearchPrecision) -> None:
+    def __init__(self, trial: _Trial, name: str, attack: Ensemble, natural: Ints, precision: Precision) -> None:
         self.trial, self.name, self.attack, self.precision = trial, name, attack, precision
         labels = trial.images.y.cpu().numpy()
         start = np.where(natural == labels, STANDING, NATURAL_ERROR)
         self.by = trial.progress.array(f"{name} {attack!r} by", start)
         self.predicted = trial.progress.array(f"{name} {attack!r} predicted", natural)
         self.passed = trial.progress.array(f"{name} {attack!r} passed", np.zeros_like(labels))
-        x, _ = trial.at(np.arange(min(len(labels), trial.batch_size)))
         random = any(isinstance(part, APGD) and part.eot > 1 for part in attack.attacks.values())
-        self.model = search_view(trial.model, x, precision=precision, as_it_is=random)  # a trace may freeze a draw
+        self.model = trial.view(precision, as_it_is=random)  # a trace may freeze a draw
         self.judge = Strict(trial.model)
-        num_classes = predict(trial.model, x[:1]).shape[1]
+        num_classes = predict(trial.model, trial.at(np.arange(1))[0]).shape[1]
         self.work = [part.work(num_classes) for part in attack.attacks.values()]
         self.total = sum(self.work) * int((start == STANDING).sum())
 

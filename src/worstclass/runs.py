@@ -1,8 +1,11 @@
 """A run on disk: its recipe, its log, its checkpoints; how it is started, continued and opened again."""
 
+import contextlib
 import hashlib
 import json
 import os
+import time
+import warnings
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -111,24 +114,28 @@ def train_run(
     data_dir: Path = Path("data"),
     device: torch.device | str = "cpu",
     engine: Engine | None = None,
+    checkpoint_minutes: float = 1.0,
     allow_code: bool = False,
     notify: Notify | None = None,
     on_step: Callable[[int, int, int], None] | None = None,
     on_epoch: Callable[[dict[str, Any]], None] | None = None,
+    on_fallback: Callable[[str], None] = warnings.warn,
 ) -> Run:
     """Train, or continue, a run in the folder `out`; only training and validation images are read.
 
-    After each epoch a line is added to the log, the selected epoch is kept if this one is better, and the whole
-    state is saved; each file is replaced atomically, and what an interrupted epoch left is made again.
-    `on_step(epoch, step, steps)` and `on_epoch(record)` watch.
+    After each epoch a line is added to the log. Once `checkpoint_minutes` have passed since the last time, and at the
+    end, the whole state is saved, with the epoch selected so far; each file is replaced atomically, and what came
+    after the last checkpoint is made again. `on_step(epoch, step, steps)` and `on_epoch(record)` watch, and
+    `on_fallback(line)` hears when the eager engine goes on in the place of the fast one.
     """
     refuse_code(config, allow_code)
     if not resume:
         _refuse_folder(out)
+    engine = engine or Engine()
     source = open_source(config.data, data_dir=data_dir, notify=notify)
     images = source.read("train")
     train, valid = split_validation(images, source.num_classes, config.valid_fraction)
-    about = {
+    about: dict[str, Any] = {
         "num_classes": source.num_classes,
         "class_names": list(source.class_names),
         "in_channels": images.x.shape[1],
@@ -137,32 +144,107 @@ def train_run(
         "valid_images": len(valid),
         "data_digest": fingerprint(images),
         "versions": versions(),
-        "engine": asdict(engine or Engine()) | {"device": str(device), "threads": torch.get_num_threads()},
+        "engine": asdict(engine) | _describe_device(torch.device(device)),
     }
     plan, objective = config.make_plan(), config.make_objective()
     strategy = config.make_strategy(train.class_counts(source.num_classes))
     model = build_model(config, source.num_classes, images.x.shape[1], train)
     check_classifier(model, train, source.num_classes, config.model)
     state = new_state(model, strategy, plan, device)
-    best = _restore(out, state, about) if resume else None
-    if not resume:
+    keeper = _Keeper(out, state, 60 * checkpoint_minutes)
+    if resume:
+        about = keeper.restore(about)
+        if state.epoch < plan.epochs:
+            note = {"epoch": state.epoch + 1, "step": state.step, **_describe_device(torch.device(device))}
+            about["resumed"] = [*about.get("resumed", []), note]
+            write_json(out / ABOUT, about)
+    else:
         out.mkdir(parents=True, exist_ok=True)
         write_json(out / ABOUT, about)
         write_atomic(out / RECIPE, to_toml(config).encode())  # last: a folder with a recipe is a run
-    step_hook = None if on_step is None else lambda step, steps: on_step(state.epoch + 1, step, steps)
-    for record in fit(state, train, valid, objective, plan, engine=engine, on_step=step_hook):
-        score = selection_score(config.select, record.valid, record.epoch)
-        improved = best is None or score > best["score"]
-        if improved:
-            best = {"epoch": record.epoch, "score": score}
-            weights = {f"model.{name}": tensor for name, tensor in state.model.state_dict().items()}
-            save_tensors(out / SELECTED, weights, best)
+
+    def after_step(step: int, steps: int) -> None:
+        if on_step:
+            on_step(state.epoch + 1, step, steps)
+        if step < steps:  # after the last one comes the epoch's end
+            keeper.save_if_due()
+
+    def fall_back(line: str) -> None:
+        about["engine"] |= {"fast": False, "fell_back": line}
+        write_json(out / ABOUT, about)
+        on_fallback(line)
+
+    for record in fit(state, train, valid, objective, plan, engine=engine, on_step=after_step, on_fallback=fall_back):
+        improved = keeper.select(record.epoch, selection_score(config.select, record.valid, record.epoch))
         line = describe(record) | {"selected": improved}
         _append_log(out / LOG, line)
-        save_state(out / LAST, state, {"best": best})
+        keeper.save_if_due(at_once=record.epoch == plan.epochs)
         if on_epoch:
             on_epoch(line)
     return Run(out, config, about)
+
+
+class _Keeper:
+    """Keeps a run on disk: its state, with the weights of the epoch selected so far in the same file."""
+
+    def __init__(self, out: Path, state: State, interval: float) -> None:
+        self._out, self._state, self._interval = out, state, interval
+        self._best: dict[str, Any] | None = None
+        self._weights: dict[str, Tensor] = {}
+        self._written: dict[str, Any] | None = None  # the selected epoch on disk
+        self._saved = time.monotonic()
+
+    def select(self, epoch: int, score: list[float]) -> bool:
+        """Remember the weights of now if no epoch was better."""
+        if self._best is not None and score <= self._best["score"]:
+            return False
+        self._best = {"epoch": epoch, "score": score}
+        self._weights = {name: tensor.clone() for name, tensor in self._state.model.state_dict().items()}
+        return True
+
+    def save_if_due(self, *, at_once: bool = False) -> None:
+        """The selected weights first: a run whose state is final has them. Weights that are not finite are not kept."""
+        if time.monotonic() - self._saved < self._interval and not at_once:
+            return
+        if not all(bool(parameter.isfinite().all()) for parameter in self._state.model.parameters()):
+            return
+        self._write_selected()
+        more = {f"selected.{name}": tensor for name, tensor in self._weights.items()}
+        save_state(self._out / LAST, self._state, {"best": self._best}, more)
+        self._saved = time.monotonic()
+
+    def restore(self, about: dict[str, Any]) -> dict[str, Any]:
+        """Load the last checkpoint, if there is one, and cut the log to it; returns what the run says of itself."""
+        out, state = self._out, self._state
+        before: dict[str, Any] = read_json(out / ABOUT)
+        if before["data_digest"] != about["data_digest"]:
+            raise UserError(f"{out} was trained on other data than this; nothing was changed.")
+        if (out / LAST).is_file():
+            tensors, header = load_state(out / LAST, state)
+            self._best, self._weights = header["best"], section(tensors, "selected")
+            with contextlib.suppress(UserError):  # absent or damaged, it is written anew
+                self._written = load_tensors(out / SELECTED)[1]
+            self._write_selected()
+        if (out / LOG).is_file() or state.epoch:
+            lines = (out / LOG).read_text().splitlines()[: state.epoch] if (out / LOG).is_file() else []
+            if len(lines) < state.epoch:
+                raise UserError(
+                    f"{out / LOG} has {len(lines)} lines, the checkpoint is of epoch {state.epoch}: the log is damaged."
+                )
+            write_atomic(out / LOG, "".join(line + "\n" for line in lines).encode())
+        return before
+
+    def _write_selected(self) -> None:
+        if self._best is not None and self._best != self._written:
+            weights = {f"model.{name}": tensor for name, tensor in self._weights.items()}
+            save_tensors(self._out / SELECTED, weights, self._best)
+            self._written = self._best
+
+
+def _describe_device(device: torch.device) -> dict[str, Any]:
+    """What a run was trained on."""
+    gpu = {"gpu": torch.cuda.get_device_name(device)} if device.type == "cuda" else {}
+    return {"device": str(device), "threads": torch.get_num_threads(), **gpu}
 
 
 def selection_score(select: str, valid: ClassStats, epoch: int) -> list[float]:
@@ -218,23 +300,6 @@ def _refuse_folder(out: Path) -> None:
 def _left_by_a_kill(name: str) -> bool:
     """Whether a run that was killed before it had a recipe may have left this file."""
     return name == ABOUT or name.endswith(".partial")
-
-
-def _restore(out: Path, state: State, about: dict[str, Any]) -> dict[str, Any] | None:
-    """Load the last checkpoint, if an epoch has ended, and cut the log to it; returns the best epoch so far."""
-    if read_json(out / ABOUT)["data_digest"] != about["data_digest"]:
-        raise UserError(f"{out} was trained on other data than this; nothing was changed.")
-    best: dict[str, Any] | None = None
-    if (out / LAST).is_file():
-        best = load_state(out / LAST, state)["best"]
-    if (out / LOG).is_file() or state.epoch:
-        lines = (out / LOG).read_text().splitlines()[: state.epoch] if (out / LOG).is_file() else []
-        if len(lines) < state.epoch:
-            raise UserError(
-                f"{out / LOG} has {len(lines)} lines, the checkpoint is of epoch {state.epoch}: the log is damaged."
-            )
-        write_atomic(out / LOG, "".join(line + "\n" for line in lines).encode())
-    return best
 
 
 def _append_log(path: Path, line: dict[str, Any]) -> None:

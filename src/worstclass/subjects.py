@@ -9,8 +9,7 @@ from typing import Any, Literal
 import torch
 from torch import nn
 
-from worstclass.attacks import make_attack
-from worstclass.attacks.view import SearchPrecision
+from worstclass.attacks import PGD, Breaker, Ensemble, make_attack
 from worstclass.card import make_card, versions
 from worstclass.checks import (
     CHECKED_IMAGES,
@@ -28,6 +27,7 @@ from worstclass.evaluate import Notify, as_input, evaluate
 from worstclass.files import read_json, write_json
 from worstclass.models import make_model
 from worstclass.outcomes import ANY, NATURAL, Outcomes, Progress
+from worstclass.precision import Precision
 from worstclass.runs import RECIPE, Run, check_classifier, fingerprint
 from worstclass.train.checkpoint import digest, load_tensors, load_weights
 from worstclass.types import BallAttack, Norm
@@ -107,7 +107,7 @@ def evaluate_subject(
     device: torch.device | str = "cpu",
     seed: int = 0,
     batch_size: int = 500,
-    precision: SearchPrecision = "fp32",
+    precision: Precision = "fp32",
     checks: bool = False,
     transfer: Subject | None = None,
     notify: Notify | None = None,
@@ -137,7 +137,7 @@ def evaluate_subject(
         progress=progress,
         notify=notify,
     )
-    searched = dict.fromkeys(outcomes.broken_by, precision)
+    searched = [name for name, attack in attacks.items() if isinstance(attack, PGD | Breaker | Ensemble)]
     if earlier is not None:
         predictions, broken_by = earlier.predictions | outcomes.predictions, earlier.broken_by | outcomes.broken_by
         outcomes = Outcomes(outcomes.labels, predictions, broken_by)
@@ -146,8 +146,8 @@ def evaluate_subject(
     findings = check_model(model, x, y)
     findings += check_outcomes(outcomes, attacks)
     card = make_card(outcomes, subject.class_names, attacks, about=about, base=base_outcomes)
-    for name, kind in searched.items():
-        card["columns"][name]["search_precision"] = kind
+    for name in searched:
+        card["columns"][name]["search_precision"] = precision
     if earlier is not None:  # the same weights on the same images: what was known of a column stays known
         before = load_card(out)
         findings = merge(load_findings(before), findings)

@@ -1,22 +1,28 @@
 """On a GPU: the fast engine computes what the eager one does. `pytest tests/gpu`; skipped without a GPU."""
 
+from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+from torch import Tensor, nn
 
+from tiny import tiny_config, write_tiny_npz
 from worstclass.attacks import pgd, trades_attack
 from worstclass.config import Method, make_config
 from worstclass.data import Images
 from worstclass.models import make_model
-from worstclass.train.engine import Engine
-from worstclass.train.loop import new_state, prepare_step
+from worstclass.precision import no_waiting
+from worstclass.runs import LAST, SELECTED, open_run, train_run
+from worstclass.train.engine import Captured, Engine
+from worstclass.train.loop import Work, new_state, prepare
 
 pytestmark = [
     pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU"),
     pytest.mark.filterwarnings("default"),  # the compiler warns of its own imports
 ]
 DEVICE = torch.device("cuda")
+METHODS = ["natural", "pgd-at", "trades", "fixed", "wat", "frl-rw", "frl-rwrm", "csl"]
 
 
 def data(size: int = 512) -> Images:
@@ -29,58 +35,68 @@ def data(size: int = 512) -> Images:
 def float64(monkeypatch: pytest.MonkeyPatch) -> None:
     """Steps in float64. In float32 a sign step turns the rounding of a tiny gradient into a whole step, and two right
     engines drift apart within a few steps; in float64 what is left is a difference in what they compute."""
-    monkeypatch.setattr("worstclass.train.step.to_float", lambda x: x.double() / 255)
+    for module in ("step", "loop"):
+        monkeypatch.setattr(f"worstclass.train.{module}.to_float", lambda x: x.double() / 255)
 
 
-def steps(method: Method, engine: Engine, count: int) -> tuple[list[torch.Tensor], torch.Tensor]:
-    """Weights and class table after some steps."""
+def prepared(method: Method, engine: Engine, model: nn.Module) -> Work:
     settings: dict[str, Any] = {"method": method, "lr": 1e-2, "batch_size": 32, "model": "resnet18"}
     if method == "fixed":
         settings |= {"focus_class": 3, "focus_weight": 0.25}
     config = make_config(settings)
-    images = data()
+    images, plan = data(), config.make_plan()
+    state = new_state(model, config.make_strategy(images.class_counts(10).cpu()), plan, DEVICE)
+    return prepare(state, images, data(48), config.make_objective(), plan, engine)
+
+
+def steps(method: Method, engine: Engine, count: int) -> tuple[list[Tensor], Tensor, Tensor]:
+    """Weights after some steps, the class table of training, and that of validation with those weights."""
     model = make_model("resnet18", num_classes=10, in_channels=3, seed=1).double()
-    state = new_state(model, config.make_strategy(images.class_counts(10).cpu()), config.make_plan(), DEVICE)
-    step, take = prepare_step(state, images, config.make_objective(), config.make_plan(), engine)
-    step.stats.reset()
-    step.health.reset()
-    step.generator.manual_seed(5)
+    work = prepared(method, engine, model)
+    assert isinstance(work.take, Captured) == engine.fast
+    work.step.health.reset()
+    for stats, generator in (
+        (work.step.stats, work.step.generator),
+        (work.valid_step.stats, work.valid_step.generator),
+    ):
+        stats.reset()
+        generator.manual_seed(5)
     for number in range(count):
-        take(torch.arange(32 * number, 32 * number + 32, device=DEVICE) % len(images))
-    assert step.health.complaint() is None
-    return [p.detach().clone() for p in state.model.parameters()], step.stats.table.clone()
+        work.take(torch.arange(32 * number, 32 * number + 32, device=DEVICE) % 512)
+    assert work.step.health.complaint() is None
+    model.eval()
+    work.validate(torch.arange(48, device=DEVICE))
+    return [p.detach().clone() for p in model.parameters()], work.step.stats.table, work.valid_step.stats.table
 
 
 @pytest.mark.usefixtures("float64")
-@pytest.mark.parametrize("method", ["natural", "pgd-at", "trades", "fixed", "wat", "frl-rw", "frl-rwrm", "csl"])
+@pytest.mark.parametrize("method", METHODS)
 def test_fast_is_eager(method: Method) -> None:
-    """Twenty steps, weight for weight."""
-    eager, eager_table = steps(method, Engine(), 20)
-    fast, fast_table = steps(method, Engine(fast=True), 20)
+    """Twenty steps, weight for weight; and the class tables, of validation too."""
+    eager, *eager_tables = steps(method, Engine(), 20)
+    fast, *fast_tables = steps(method, Engine(fast=True), 20)
     start = make_model("resnet18", num_classes=10, in_channels=3, seed=1).double().to(DEVICE).parameters()
     moved = sum(float((a - s.detach()).norm() ** 2) for a, s in zip(eager, start, strict=True)) ** 0.5
     apart = sum(float((a - b).norm() ** 2) for a, b in zip(eager, fast, strict=True)) ** 0.5
     print(f"{method}: moved {moved:.4g}, apart {apart:.3g}")
     assert apart < 1e-5 * moved
-    assert torch.allclose(eager_table, fast_table, rtol=1e-6)
+    for one, other in zip(eager_tables, fast_tables, strict=True):
+        assert torch.allclose(one, other, rtol=1e-6)
 
 
-def test_weights_and_rate_change_without_a_new_capture() -> None:
-    config = make_config({"method": "wat", "batch_size": 64})
-    images = data()
+def test_weights_and_rate_change_without_a_new_capture_and_nothing_waits() -> None:
     model = make_model("resnet18", num_classes=10, in_channels=3, seed=1)
-    plan = config.make_plan()
-    state = new_state(model, config.make_strategy(images.class_counts(10).cpu()), plan, DEVICE)
-    _, take = prepare_step(state, images, config.make_objective(), plan, Engine(fast=True, precision="bf16"))
-    before = [p.detach().clone() for p in state.model.parameters()]
-    for group in state.optimizer.param_groups:
-        group["lr"].fill_(0.0)
-    take(torch.arange(64, device=DEVICE))
-    assert all(torch.equal(a, b) for a, b in zip(before, state.model.parameters(), strict=True))
-    for group in state.optimizer.param_groups:
-        group["lr"].fill_(0.1)
-    take(torch.arange(64, device=DEVICE))
-    assert not any(torch.equal(a, b) for a, b in zip(before, state.model.parameters(), strict=True))
+    work = prepared("wat", Engine(fast=True, precision="bf16"), model)
+    before = [p.detach().clone() for p in model.parameters()]
+    index, few = torch.arange(32, device=DEVICE), torch.arange(48, device=DEVICE)
+    for rate in (0.0, 0.1):
+        for group in work.step.optimizer.param_groups:
+            group["lr"].fill_(rate)
+        with no_waiting():
+            work.take(index)
+            work.validate(few)
+        same = [torch.equal(a, b) for a, b in zip(before, model.parameters(), strict=True)]
+        assert all(same) if rate == 0 else not any(same)
 
 
 def test_attacks_compile_to_the_same_images() -> None:
@@ -88,8 +104,57 @@ def test_attacks_compile_to_the_same_images() -> None:
     images = data(32)
     x, y = images.x.double() / 255, images.y
     model = make_model("resnet18", num_classes=10, in_channels=3, seed=1).double().to(DEVICE).eval()
-    _, attacked = Engine(fast=True).forwards(model)
+    _, view = Engine(fast=True).forwards(model, x)
     for attack in (pgd(10, eps=8 / 255), trades_attack(eps=8 / 255)):
         generators = [torch.Generator(DEVICE).manual_seed(1) for _ in range(2)]
-        one, other = (attack(m, x, y, generator=g) for m, g in zip((model, attacked), generators, strict=True))
+        one, other = (attack(m, x, y, generator=g) for m, g in zip((model, view()), generators, strict=True))
         assert ((one - other).abs() < 1e-9).double().mean() > 0.9999
+
+
+class Asking(nn.Module):
+    """A model that looks at its images from the host: it cannot be captured."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.net = make_model("small-cnn", num_classes=10, in_channels=3, seed=1)
+
+    def forward(self, x: Tensor) -> Tensor:
+        logits: Tensor = self.net(x)
+        return logits if float(x.detach().mean()) > 0 else -logits
+
+
+def test_a_model_that_cannot_be_captured_trains_all_the_same() -> None:
+    torch.manual_seed(0)
+    model = Asking()
+    before = [p.detach().clone() for p in model.parameters()]
+    with pytest.warns(UserWarning, match="the fast engine cannot take this model"):
+        work = prepared("trades", Engine(fast=True), model)
+    assert all(torch.equal(a, b.cpu()) for a, b in zip(before, model.parameters(), strict=True))
+    assert work.take is work.step
+    work.step.health.reset()
+    work.take(torch.arange(32, device=DEVICE))
+    assert work.step.health.complaint() is None
+
+
+@pytest.mark.parametrize("precision", ["fp32", "bf16"])
+def test_a_deterministic_run_in_pieces_is_one_run(precision: Any, tmp_path: Path) -> None:
+    """Stopped within an epoch, and at its end: the same bits."""
+    engine = Engine(fast=True, precision=precision, deterministic=True)
+    config = tiny_config(write_tiny_npz(tmp_path / "tiny.npz"), epochs=3)
+    options: dict[str, Any] = {"engine": engine, "device": "cuda", "checkpoint_minutes": 0}
+    try:
+        train_run(config, tmp_path / "whole", **options)
+
+        def stop(*at: Any) -> None:
+            if at[:2] == (2, 3):
+                raise KeyboardInterrupt
+
+        with pytest.raises(KeyboardInterrupt):
+            train_run(config, tmp_path / "pieces", on_step=stop, **options)
+        train_run(config, tmp_path / "pieces", resume=True, **options)
+    finally:
+        torch.use_deterministic_algorithms(False)
+    assert open_run(tmp_path / "pieces").about["resumed"][0]["gpu"] == torch.cuda.get_device_name()
+    assert open_run(tmp_path / "pieces").about["engine"]["fast"]
+    for name in (LAST, SELECTED):
+        assert (tmp_path / "whole" / name).read_bytes() == (tmp_path / "pieces" / name).read_bytes(), name

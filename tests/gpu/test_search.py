@@ -5,14 +5,18 @@ from typing import Any
 import pytest
 import torch
 
-from worstclass.attacks import APGD, FAB, Ensemble, Square
+from worstclass.attacks import APGD, FAB, Ensemble, Square, pgd
 from worstclass.attacks.lanes import Hunt, Lanes
-from worstclass.attacks.view import SearchPrecision, Strict, search_view
+from worstclass.attacks.view import Strict, search_view
 from worstclass.data import Images, to_float
 from worstclass.evaluate import evaluate
 from worstclass.models import make_model
+from worstclass.precision import Precision
 
-pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+pytestmark = [
+    pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU"),
+    pytest.mark.filterwarnings("ignore:Synchronization debug mode"),
+]
 ATTACK = Ensemble(
     attacks={
         "apgd-ce": APGD(eps=2 / 255, steps=20),
@@ -44,7 +48,7 @@ def trained() -> tuple[torch.nn.Module, Images]:
 
 @pytest.mark.parametrize("precision", ["tf32", "bf16"])
 def test_a_search_in_low_precision_finds_what_float32_finds(
-    precision: SearchPrecision, trained: tuple[torch.nn.Module, Images]
+    precision: Precision, trained: tuple[torch.nn.Module, Images]
 ) -> None:
     model, images = trained
     strict = evaluate(model, images, {"aa": ATTACK}).broken_by["aa"]
@@ -52,6 +56,18 @@ def test_a_search_in_low_precision_finds_what_float32_finds(
     print(f"{precision}: standing {(fast.broken_by['aa'] == '').sum()}, strict {(strict == '').sum()} of {len(strict)}")
     assert ((fast.broken_by["aa"] == "") == (strict == "")).mean() >= 0.98
     assert ((fast.predictions["aa"] != fast.labels) == (fast.broken_by["aa"] != "")).all()
+
+
+@pytest.mark.parametrize("precision", ["tf32", "bf16"])
+def test_pgd_in_low_precision_is_as_strong(precision: Precision, trained: tuple[torch.nn.Module, Images]) -> None:
+    """At most 0.3 points between them, on one model under PGD-20."""
+    model, images = trained
+    attack = {"pgd-20": pgd(20, eps=2 / 255)}
+    strict, low = (evaluate(model, images, attack, precision=kind) for kind in ("fp32", precision))
+    robust = [float((each.predictions["pgd-20"] == each.labels).mean()) for each in (strict, low)]
+    print(f"PGD-20: {robust[0]:.4f} in fp32, {robust[1]:.4f} in {precision}")
+    assert 0.1 < robust[0] < 0.9
+    assert abs(robust[0] - robust[1]) <= 0.003
 
 
 def test_every_break_is_confirmed(trained: tuple[torch.nn.Module, Images]) -> None:

@@ -45,19 +45,23 @@ def load_tensors(path: Path, *, ours: bool = True) -> tuple[dict[str, Tensor], d
     return tensors, header
 
 
-def save_state(path: Path, state: State, header: dict[str, Any]) -> None:
-    """Model, optimizer, strategy and epoch in one file."""
+def save_state(path: Path, state: State, header: dict[str, Any], more: dict[str, Tensor] | None = None) -> None:
+    """Model, optimizer, strategy, how far the run is, and what `more` there is, in one file."""
     tensors = {f"model.{name}": tensor for name, tensor in state.model.state_dict().items()}
     for name, parameter in state.model.named_parameters():
         momentum = state.optimizer.state.get(parameter, {}).get("momentum_buffer")
         if momentum is not None:
             tensors[f"optimizer.{name}"] = momentum
     tensors |= {f"strategy.{name}": tensor for name, tensor in state.strategy.state_dict().items()}
-    save_tensors(path, tensors, header | {"epoch": state.epoch})
+    if state.step:
+        assert state.table is not None
+        tensors["epoch.table"] = state.table
+        header = header | {"step": state.step, "seconds": state.seconds}
+    save_tensors(path, tensors | (more or {}), header | {"epoch": state.epoch})
 
 
-def load_state(path: Path, state: State) -> dict[str, Any]:
-    """Restore a state saved by `save_state`, in place; returns the header."""
+def load_state(path: Path, state: State) -> tuple[dict[str, Tensor], dict[str, Any]]:
+    """Restore a state saved by `save_state`, in place; returns all tensors of the file, and its header."""
     tensors, header = load_tensors(path)
     momenta, strategy = section(tensors, "optimizer"), section(tensors, "strategy")
     wants_momenta = state.optimizer.defaults["momentum"] > 0
@@ -68,8 +72,9 @@ def load_state(path: Path, state: State) -> dict[str, Any]:
         if name in momenta:
             state.optimizer.state[parameter]["momentum_buffer"] = momenta[name].to(parameter.device)
     state.strategy.load_state_dict(strategy)
-    state.epoch = int(header["epoch"])
-    return header
+    state.epoch, state.step = int(header["epoch"]), int(header.get("step", 0))
+    state.table, state.seconds = tensors.get("epoch.table"), float(header.get("seconds", 0.0))
+    return tensors, header
 
 
 def load_weights(model: torch.nn.Module, weights: dict[str, Tensor], path: Path) -> None:
@@ -89,7 +94,7 @@ def load_weights(model: torch.nn.Module, weights: dict[str, Tensor], path: Path)
 
 
 def section(tensors: dict[str, Tensor], name: str) -> dict[str, Tensor]:
-    """The tensors of one part of a checkpoint: `model`, `optimizer` or `strategy`."""
+    """The tensors of one part of a checkpoint: `model`, `optimizer`, `strategy` or `selected`."""
     return {key.removeprefix(f"{name}."): tensor for key, tensor in tensors.items() if key.startswith(f"{name}.")}
 
 

@@ -1,19 +1,21 @@
 """How a step is executed: as it is, or compiled and captured as one CUDA graph. What it computes is in step.py."""
 
-from collections.abc import Callable
+import importlib
+import os
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.func import functional_call
 
+from worstclass.attacks.folding import fold
 from worstclass.errors import UserError
-from worstclass.train.step import TrainStep
+from worstclass.precision import Precision, no_waiting, set_tf32
 from worstclass.types import Classifier
 
-Precision = Literal["fp32", "tf32", "bf16"]
 WARM_UP_STEPS = 3
 
 
@@ -35,10 +37,14 @@ class Frozen(nn.Module):
 
 @dataclass(frozen=True, kw_only=True)
 class Engine:
-    """`fast` compiles the forwards and replays the whole step as one CUDA graph; it needs a GPU."""
+    """`fast` compiles the forwards and replays the whole step as one CUDA graph; it needs a GPU.
+
+    `deterministic` gives the same bits each time on the same kind of machine, and costs speed.
+    """
 
     fast: bool = False
     precision: Precision = "fp32"
+    deterministic: bool = False
 
     @property
     def memory_format(self) -> torch.memory_format:
@@ -48,70 +54,99 @@ class Engine:
         """bfloat16 inside, if asked for; the networks keep their heads in full precision."""
         return torch.autocast(device.type, torch.bfloat16, enabled=self.precision == "bf16", cache_enabled=False)
 
-    def forwards(self, model: Classifier) -> tuple[Classifier, Classifier]:
-        """The model as the losses see it, and as attacks see it."""
+    def forwards(self, model: Classifier, x: Tensor) -> tuple[Classifier, Callable[[], Classifier]]:
+        """The model as the losses see it, and a function that gives it as attacks see it now; `x` are a few images.
+
+        Attacks see the model in evaluation mode; the fast engine folds it where it can, anew whenever it is asked for.
+        """
+        model.to(memory_format=self.memory_format)  # type: ignore[call-overload]  # torch's stub lacks it
         if not self.fast:
-            return model, model
-        model.to(memory_format=torch.channels_last)  # type: ignore[call-overload]  # torch's stub lacks it
-        compiled, attacked = torch.compile(model), torch.compile(Frozen(model))
-        return compiled, attacked  # type: ignore[return-value]  # compiled modules are modules
+            return model, lambda: model
+        forward: Classifier = torch.compile(model, dynamic=False)  # type: ignore[assignment]  # it is a module
+        x = x.contiguous(memory_format=self.memory_format)
+        folded = fold(model.eval(), x, dtype=torch.bfloat16 if self.precision == "bf16" else None, fuse=True)
+        attacked: Classifier = torch.compile(folded or Frozen(model), dynamic=False)  # type: ignore[assignment]
+        if folded is None:
+            return forward, lambda: attacked
+        refresh = torch.compile(folded.refresh, dynamic=False)
+
+        def fresh() -> Classifier:
+            refresh()
+            return attacked
+
+        return forward, fresh
 
     def set_up(self, device: torch.device) -> None:
-        """Set what torch keeps globally: TF32 matrix products, or strict float32."""
-        if device.type == "cuda":
-            allowed = self.precision != "fp32"
-            torch.backends.cuda.matmul.allow_tf32 = allowed
-            torch.backends.cudnn.allow_tf32 = allowed
-            torch.backends.cudnn.benchmark = self.fast
+        """Set what torch keeps globally: TF32 matrix products, or strict float32; and the choice of algorithms."""
+        if device.type != "cuda":
+            return
+        set_tf32(self.precision != "fp32")
+        torch.backends.cudnn.benchmark = self.fast and not self.deterministic
+        if self.deterministic:
+            os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # cuBLAS asks for it
+            torch.use_deterministic_algorithms(True)
+            torch.backends.cudnn.deterministic = True
+            compiler: Any = importlib.import_module("torch._inductor.config")
+            if hasattr(compiler, "deterministic"):  # kernels are chosen without measuring, torch 2.9 on
+                compiler.deterministic = True
 
-    def prepare(self, step: TrainStep, batch_size: int) -> Callable[[Tensor], None]:
-        """The step itself, or its capture: called with the indices of a batch either way."""
+    def prepare(
+        self,
+        work: Callable[[Tensor], None],
+        sizes: Sequence[int],
+        touched: Sequence[Tensor],
+        generator: torch.Generator,
+    ) -> Callable[[Tensor], None]:
+        """The work on the indices of a batch itself, or its capture for batches of these sizes."""
         if not self.fast:
-            return step
-        if step.data.y.device.type != "cuda":
+            return work
+        if generator.device.type != "cuda":
             raise UserError("the fast engine needs a GPU; use the eager one here.")
-        return Captured(step, batch_size)
+        return Captured(work, sizes, touched, generator)
 
 
 class Captured:
-    """A step recorded once as a CUDA graph and replayed: no launch costs, no Python.
+    """Work on a batch, recorded once for each size as a CUDA graph and replayed: no launch costs, no Python.
 
     Class weights, margins and the learning rate are tensors that the graph reads, so they change without a new
-    capture. Warming up takes real steps; everything they touched is put back.
+    capture. Warming up does the work for real; all that it `touched` is put back. Work that waits for the device
+    cannot be captured: it raises, before anything is recorded.
     """
 
-    def __init__(self, step: TrainStep, batch_size: int) -> None:
-        self._index = torch.zeros(batch_size, dtype=torch.int64, device=step.data.y.device)
-        self._index.copy_(torch.arange(batch_size) % len(step.data))
-        state = _everything(step)
-        before = [tensor.clone() for tensor in state]
-        stream = torch.cuda.Stream()
-        stream.wait_stream(torch.cuda.current_stream())
-        with torch.cuda.stream(stream):
-            for _ in range(WARM_UP_STEPS):
-                step(self._index)
-        torch.cuda.current_stream().wait_stream(stream)
-        self._graph = torch.cuda.CUDAGraph()
-        self._graph.register_generator_state(step.generator)
-        step.optimizer.zero_grad(set_to_none=True)
-        with torch.cuda.graph(self._graph):
-            step(self._index)
-        for tensor, value in zip(state, before, strict=True):
-            tensor.copy_(value)
+    def __init__(
+        self,
+        work: Callable[[Tensor], None],
+        sizes: Sequence[int],
+        touched: Sequence[Tensor],
+        generator: torch.Generator,
+    ) -> None:
+        before = [tensor.clone() for tensor in touched]
+        try:
+            self._graphs = {size: self._record(work, size, generator) for size in sizes}
+        finally:
+            for tensor, value in zip(touched, before, strict=True):
+                tensor.copy_(value)
 
     def __call__(self, index: Tensor) -> None:
-        self._index.copy_(index)
-        self._graph.replay()
+        static, graph = self._graphs[len(index)]
+        static.copy_(index)
+        graph.replay()
 
-
-def _everything(step: TrainStep) -> list[Tensor]:
-    """All that a step writes: weights, buffers, momenta (made here if need be), statistics."""
-    momenta = []
-    for parameter in step.model.parameters():
-        state = step.optimizer.state[parameter]
-        if state.get("momentum_buffer") is None:
-            state["momentum_buffer"] = torch.zeros_like(parameter)
-        momenta.append(state["momentum_buffer"])
-    with torch.no_grad():
-        weights = [parameter.detach() for parameter in step.model.parameters()]
-    return [*weights, *step.model.buffers(), *momenta, step.stats.table]
+    @staticmethod
+    def _record(
+        work: Callable[[Tensor], None], size: int, generator: torch.Generator
+    ) -> tuple[Tensor, torch.cuda.CUDAGraph]:
+        index = torch.arange(size, device=generator.device)
+        stream = torch.cuda.Stream(generator.device)
+        stream.wait_stream(torch.cuda.current_stream())
+        with torch.cuda.stream(stream):
+            for _ in range(WARM_UP_STEPS - 1):
+                work(index)
+            with no_waiting():
+                work(index)
+        torch.cuda.current_stream().wait_stream(stream)
+        graph = torch.cuda.CUDAGraph()
+        graph.register_generator_state(generator)
+        with torch.cuda.graph(graph):
+            work(index)
+        return index, graph

@@ -1,8 +1,10 @@
 """The training loop: `fit` yields one record an epoch, and what to do with it is the caller's loop body."""
 
 import time
+import warnings
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -10,10 +12,10 @@ from torch import Tensor
 from worstclass import rng
 from worstclass.attacks import PGD
 from worstclass.data import Augment, Images, epoch_order, to_float
-from worstclass.errors import TrainingError
+from worstclass.errors import TrainingError, UserError
 from worstclass.stats import ClassStats
 from worstclass.train.engine import Engine
-from worstclass.train.step import Health, TrainStep, tally
+from worstclass.train.step import Health, TrainStep, ValidStep
 from worstclass.types import Classifier, ClassStrategy, ClassWeights, Objective
 
 HEALTH_INTERVAL = 50  # steps between two looks at the device
@@ -46,12 +48,16 @@ class Plan:
 
 @dataclass
 class State:
-    """What a checkpoint holds: a model, its optimizer, the strategy, and the epochs done."""
+    """What a checkpoint holds: a model, its optimizer, the strategy, the epochs done, and within the next one the
+    steps done, their class table and their seconds."""
 
     model: Classifier
     optimizer: torch.optim.SGD
     strategy: ClassStrategy
     epoch: int = 0
+    step: int = 0
+    table: Tensor | None = None
+    seconds: float = 0.0
 
 
 def new_state(model: Classifier, strategy: ClassStrategy, plan: Plan, device: torch.device | str = "cpu") -> State:
@@ -91,39 +97,31 @@ def fit(
     *,
     engine: Engine | None = None,
     on_step: Callable[[int, int], None] | None = None,
+    on_fallback: Callable[[str], None] = warnings.warn,
 ) -> Iterator[EpochRecord]:
-    """Train from `state.epoch` to `plan.epochs`, in place; yield a record after each epoch.
+    """Train from `state` to `plan.epochs`, in place; yield a record after each epoch.
 
-    Order, augmentation and attack starts are functions of (seed, epoch, step): a run that is stopped after an
-    epoch and continued from its state is the run that was never stopped. The last, partial batch of an
+    Order, augmentation and attack starts are functions of (seed, epoch, step): a run that is stopped after any step
+    and continued from its state is the run that was never stopped. The last, partial batch of an
     epoch is left out; another order brings those images back in the next. `on_step(step, steps)` is called
-    after each step.
+    after each step, and `on_fallback(line)` when the fast engine cannot take the model and the eager one goes on.
     """
     if state.epoch >= plan.epochs:
         return
-    engine = engine or Engine()
-    device = next(state.model.parameters()).device
-    num_classes = len(state.strategy.weights.natural)
-    valid = valid.to(device)
-    step, take = prepare_step(state, train.to(device), objective, plan, engine)
+    work = prepare(state, train, valid, objective, plan, engine or Engine(), on_fallback)
     while state.epoch < plan.epochs:
-        epoch, started = state.epoch + 1, time.perf_counter()
+        epoch, started = state.epoch + 1, time.perf_counter() - state.seconds
         used = _snapshot(state.strategy.weights)
         before = {key: value.clone() for key, value in state.strategy.state_dict().items()}
         for group in state.optimizer.param_groups:
             group["lr"].fill_(plan.lr_at(epoch))
-        with torch.random.fork_rng([device] if device.type == "cuda" else []):  # dropout knows only the global one
-            torch.manual_seed(rng.derive_seed(plan.seed, "model", epoch))
-            _run_epoch(step, take, epoch, plan, on_step)
-        train_stats = step.stats.copy()
+        _run_epoch(state, work, plan, started, on_step)
+        train_stats = work.step.stats.copy()
         state.model.eval()
-        with engine.autocast(device):
-            valid_stats = validate(
-                step.attacked, valid, objective, plan.valid_attack, num_classes, seed=plan.seed, epoch=epoch
-            )
+        valid_stats = _run_validation(work.valid_step, work.validate, seed=plan.seed, epoch=epoch)
         _check_finite(valid_stats, epoch)
         state.strategy.update(train_stats if state.strategy.source == "train" else valid_stats)
-        state.epoch = epoch
+        state.epoch, state.step, state.table, state.seconds = epoch, 0, None, 0.0
         yield EpochRecord(
             epoch=epoch,
             lr=plan.lr_at(epoch),
@@ -136,17 +134,48 @@ def fit(
         )
 
 
-def prepare_step(
-    state: State, train: Images, objective: Objective, plan: Plan, engine: Engine
-) -> tuple[TrainStep, Callable[[Tensor], None]]:
-    """The step on data that is on the device already, and how the engine takes it."""
-    device = train.y.device
+class Work(NamedTuple):
+    """The two steps, and how the engine takes each: called with the indices of a batch."""
+
+    step: TrainStep
+    take: Callable[[Tensor], None]
+    valid_step: ValidStep
+    validate: Callable[[Tensor], None]
+
+
+def prepare(
+    state: State,
+    train: Images,
+    valid: Images,
+    objective: Objective,
+    plan: Plan,
+    engine: Engine,
+    on_fallback: Callable[[str], None] = warnings.warn,
+) -> Work:
+    """Put the data on the model's device, and the steps as the engine takes them; a model that the fast engine
+    cannot take is left to the eager one."""
+    device = next(state.model.parameters()).device
+    train, valid = train.to(device), valid.to(device)
+    try:
+        return _prepare(state, train, valid, objective, plan, engine)
+    except UserError:
+        raise
+    except Exception as error:  # compilers and captures fail in many ways
+        if not engine.fast:
+            raise
+        reason = (str(error).splitlines() or [type(error).__name__])[0].rstrip(".")
+        on_fallback(f"the fast engine cannot take this model ({reason}): going on with the eager one.")
+        return _prepare(state, train, valid, objective, plan, replace(engine, fast=False))
+
+
+def _prepare(state: State, train: Images, valid: Images, objective: Objective, plan: Plan, engine: Engine) -> Work:
+    device, num_classes = train.y.device, len(state.strategy.weights.natural)
     engine.set_up(device)
-    forward, attacked = engine.forwards(state.model)
+    forward, view = engine.forwards(state.model, to_float(valid.x[:VALID_BATCH]))
     step = TrainStep(
         model=state.model,
         forward=forward,
-        attacked=attacked,
+        view=view,
         autocast=engine.autocast,
         memory_format=engine.memory_format,
         optimizer=state.optimizer,
@@ -154,53 +183,77 @@ def prepare_step(
         weights=state.strategy.weights,
         data=train,
         augment=plan.augment,
-        stats=ClassStats(len(state.strategy.weights.natural), device),
+        stats=ClassStats(num_classes, device),
         health=Health(state.model, device),
         generator=torch.Generator(device),
     )
-    return step, engine.prepare(step, plan.batch_size_for(len(train)))
+    valid_step = ValidStep(
+        view=view,
+        autocast=engine.autocast,
+        memory_format=engine.memory_format,
+        objective=objective,
+        attack=plan.valid_attack,
+        data=valid,
+        stats=ClassStats(num_classes, device),
+        generator=torch.Generator(device),
+    )
+    valid_sizes = {len(part) for part in torch.arange(len(valid)).split(VALID_BATCH)}
+    take = engine.prepare(step, [plan.batch_size_for(len(train))], step.touched(), step.generator)
+    state.model.eval()
+    return Work(step, take, valid_step, engine.prepare(valid_step, sorted(valid_sizes), [], valid_step.generator))
 
 
 def validate(
     model: Classifier, images: Images, objective: Objective, attack: PGD, num_classes: int, *, seed: int, epoch: int
 ) -> ClassStats:
-    """The class table of held-out images: the losses under the objective's own attack, as WAT's costs need
-    them, and robust accuracy under `attack`, because accuracy under a KL attack is not robust accuracy. The model is
-    expected in evaluation mode."""
-    device = images.x.device
-    stats = ClassStats(num_classes, device)
-    generator = rng.generator(seed, "valid", epoch, device=device)
-    for x_bytes, y in zip(images.x.split(VALID_BATCH), images.y.split(VALID_BATCH), strict=True):
-        x = to_float(x_bytes)
-        x_adv = objective.perturb(model, x, y, generator=generator)
-        attacked = attack(model, x, y, generator=generator)
-        with torch.no_grad():
-            losses = objective.losses(model, x, x_adv, y)
-            tally(stats, losses._replace(natural_logits=model(x), robust_logits=model(attacked)), y)
-    return stats.copy()
+    """The class table of held-out images, as `ValidStep` says; the model is expected in evaluation mode."""
+    engine, device = Engine(), images.x.device
+    step = ValidStep(
+        view=lambda: model,
+        autocast=engine.autocast,
+        memory_format=engine.memory_format,
+        objective=objective,
+        attack=attack,
+        data=images,
+        stats=ClassStats(num_classes, device),
+        generator=torch.Generator(device),
+    )
+    return _run_validation(step, step, seed=seed, epoch=epoch)
+
+
+def _run_validation(step: ValidStep, take: Callable[[Tensor], None], *, seed: int, epoch: int) -> ClassStats:
+    step.stats.reset()
+    step.generator.manual_seed(rng.derive_seed(seed, "valid", epoch))
+    for index in torch.arange(len(step.data), device=step.data.y.device).split(VALID_BATCH):
+        take(index)
+    return step.stats.copy()
 
 
 def _run_epoch(
-    step: TrainStep,
-    take: Callable[[Tensor], None],
-    epoch: int,
-    plan: Plan,
-    on_step: Callable[[int, int], None] | None,
+    state: State, work: Work, plan: Plan, started: float, on_step: Callable[[int, int], None] | None
 ) -> None:
+    """The steps of an epoch that are yet to be taken."""
+    step, epoch, device = work.step, state.epoch + 1, work.step.data.y.device
     step.stats.reset()
-    step.health.reset()
-    order = epoch_order(len(step.data), seed=plan.seed, epoch=epoch).to(step.data.y.device)
+    step.health.reset(state.step)
+    if state.table is not None:
+        step.stats.table.copy_(state.table)
+    state.table = step.stats.table
+    order = epoch_order(len(step.data), seed=plan.seed, epoch=epoch).to(device)
     batch_size = plan.batch_size_for(len(order))
     steps = len(order) // batch_size
-    for number, index in enumerate(order.split(batch_size)[:steps], start=1):
-        step.generator.manual_seed(rng.derive_seed(plan.seed, "train", epoch, number))
-        take(index)
-        if number % HEALTH_INTERVAL == 0 or number == steps:
-            complaint = step.health.complaint()
-            if complaint:
-                raise TrainingError(f"epoch {epoch}, {complaint}.")
-        if on_step:
-            on_step(number, steps)
+    with torch.random.fork_rng([device] if device.type == "cuda" else []):  # dropout knows only the global one
+        for number in range(state.step + 1, steps + 1):
+            torch.manual_seed(rng.derive_seed(plan.seed, "model", epoch, number))
+            step.generator.manual_seed(rng.derive_seed(plan.seed, "train", epoch, number))
+            work.take(order[(number - 1) * batch_size : number * batch_size])
+            if number % HEALTH_INTERVAL == 0 or number == steps:
+                complaint = step.health.complaint()
+                if complaint:
+                    raise TrainingError(f"epoch {epoch}, {complaint}.")
+            state.step, state.seconds = number, time.perf_counter() - started
+            if on_step:
+                on_step(number, steps)
 
 
 def _check_finite(stats: ClassStats, epoch: int) -> None:

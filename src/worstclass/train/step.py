@@ -1,7 +1,5 @@
-"""One training step: its only definition. It runs as it is on a CPU and can be captured on a GPU.
-
-Nothing here waits for the device: no `.item()`, no branch on a tensor.
-"""
+"""One step of training, and one of validation: their only definitions. They run as they are on a CPU and can be
+captured on a GPU: nothing here waits for the device, no `.item()`, no branch on a tensor."""
 
 from collections.abc import Callable
 from contextlib import AbstractContextManager
@@ -10,6 +8,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from worstclass.attacks import PGD
 from worstclass.data import Augment, Images, to_float
 from worstclass.stats import ClassStats
 from worstclass.types import Classifier, ClassWeights, Losses, Objective
@@ -19,12 +18,12 @@ from worstclass.types import Classifier, ClassWeights, Losses, Objective
 class TrainStep:
     """What a step reads and writes; calling it with the indices (B,) of a batch takes the step.
 
-    `forward` and `attacked` are the model as the losses and as the attack see it: itself, or compiled.
+    `forward` is the model as the losses see it, and `view` gives it as the attack sees it: itself, or compiled.
     """
 
     model: Classifier
     forward: Classifier
-    attacked: Classifier
+    view: Callable[[], Classifier]
     autocast: Callable[[torch.device], AbstractContextManager[object]]
     memory_format: torch.memory_format
     optimizer: torch.optim.Optimizer
@@ -42,7 +41,7 @@ class TrainStep:
         with self.autocast(x.device):
             self.model.eval()  # the attack sees fixed BatchNorm statistics, and leaves them alone
             margin = self.weights.margin[y]
-            x_adv = self.objective.perturb(self.attacked, x, y, margin=margin, generator=self.generator)
+            x_adv = self.objective.perturb(self.view(), x, y, margin=margin, generator=self.generator)
             self.model.train()
             losses = self.objective.losses(self.forward, x, x_adv, y)
         loss = self.weights.reduce(losses, y)
@@ -51,6 +50,48 @@ class TrainStep:
         self.optimizer.step()
         tally(self.stats, losses, y)
         self.health.watch(loss)
+
+    def touched(self) -> list[Tensor]:
+        """All that a step writes but its counters: weights, buffers and momenta. These are made here, or laid out anew,
+        so that each lies in memory as its weights do: the fused optimizer goes through both side by side."""
+        parameters, momenta = list(self.model.parameters()), []
+        for parameter in parameters if self.optimizer.defaults["momentum"] else ():
+            state, momentum = self.optimizer.state[parameter], torch.zeros_like(parameter)
+            if state.get("momentum_buffer") is not None:
+                momentum.copy_(state["momentum_buffer"])
+            state["momentum_buffer"] = momentum
+            momenta.append(momentum)
+        return [*(parameter.detach() for parameter in parameters), *self.model.buffers(), *momenta]
+
+
+@dataclass(frozen=True)
+class ValidStep:
+    """A batch of held-out images, by indices (B,), into the class table.
+
+    The losses are under the objective's own attack, as WAT's costs need them; robust accuracy is under `attack`,
+    because accuracy under a KL attack is not robust accuracy. The model is expected in evaluation mode.
+    """
+
+    view: Callable[[], Classifier]
+    autocast: Callable[[torch.device], AbstractContextManager[object]]
+    memory_format: torch.memory_format
+    objective: Objective
+    attack: PGD
+    data: Images
+    stats: ClassStats
+    generator: torch.Generator
+
+    def __call__(self, index: Tensor) -> None:
+        y = self.data.y[index]
+        x = to_float(self.data.x[index]).contiguous(memory_format=self.memory_format)
+        with self.autocast(x.device):
+            model = self.view()
+            x_adv = self.objective.perturb(model, x, y, generator=self.generator)
+            attacked = self.attack(model, x, y, generator=self.generator)
+            with torch.no_grad():
+                losses = self.objective.losses(model, x, x_adv, y)
+                losses = losses._replace(natural_logits=model(x), robust_logits=model(attacked))
+        tally(self.stats, losses, y)
 
 
 def tally(stats: ClassStats, losses: Losses, y: Tensor) -> None:
@@ -73,9 +114,9 @@ class Health:
         self._first_bad = torch.zeros((), dtype=torch.int64, device=device)
         self._norm, self._start_norm, self._bad_norm = torch.zeros(3, device=device).unbind()
 
-    def reset(self) -> None:
-        """Start an epoch."""
-        self._steps.zero_()
+    def reset(self, steps: int = 0) -> None:
+        """Start an epoch, or go on after so many steps of it."""
+        self._steps.fill_(steps)
         self._first_bad.fill_(-1)
         self._norm.copy_(self._weight_norm())
         self._start_norm.copy_(self._norm)

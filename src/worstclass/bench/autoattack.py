@@ -8,11 +8,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from worstclass.attacks import autoattack
-from worstclass.attacks.view import Passes, SearchPrecision, allow_tf32
+from worstclass.attacks.view import Passes
 from worstclass.data import Images
 from worstclass.errors import UserError
 from worstclass.evaluate import Notify, as_input, evaluate
 from worstclass.outcomes import STANDS
+from worstclass.precision import Precision, allow_tf32
 from worstclass.types import Classifier, Norm
 
 Standing = NDArray[np.bool_]
@@ -35,7 +36,7 @@ def bench_autoattack(
     eps: float,
     norm: Norm = "linf",
     batch_size: int = 500,
-    precision: SearchPrecision = "fp32",
+    precision: Precision = "fp32",
     notify: Notify | None = None,
 ) -> list[Timing]:
     """AutoAttack `standard`, ours and the one of `pyautoattack` in strict float32, one after the other."""

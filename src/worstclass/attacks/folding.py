@@ -1,0 +1,283 @@
+"""A model in evaluation mode as the same function in fewer operations, for attacks, which call it by the hundred.
+
+BatchNorm is folded into the convolution before it. The folded weights are copies: `refresh` makes them anew from the
+model, which goes on training. In a captured step the bias, a sum and a ReLU after a convolution are part of it too, in
+bfloat16 on a GPU; called one by one, such convolutions would keep the host busier than they spare the device.
+"""
+
+import copy
+import operator
+from collections import Counter
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, fx, nn
+
+from worstclass.attacks.lanes import predict
+from worstclass.models.normalization import Head
+from worstclass.precision import allow_tf32
+from worstclass.types import Classifier
+
+SAME_LOGITS = 1e-3  # of the largest: folding moves roundings, and what it finds is judged by the model itself
+SAME_SLOPE = (
+    0.05  # of each image's own: a ReLU at its corner turns a rounding into a little of it, a lost backward into all
+)
+TRIED_IMAGES, TRIED_DRAWS = 16, 8  # to find out whether a folded model is the same function
+ADDS = {operator.add, operator.iadd, torch.add}
+RELUS = {F.relu, torch.relu, F.relu_, torch.relu_}
+
+
+def fold(model: Classifier, x: Tensor, *, dtype: torch.dtype | None = None, fuse: bool = False) -> "Folded | None":
+    """The folded model, its convolutions in `dtype`, and if `fuse`, what follows them part of them.
+
+    None if the model cannot be traced, or the result is not the same function on `x`: a model that draws at random, or
+    whose traced copy has other gradients. It is expected in evaluation mode.
+    """
+    x = x[:TRIED_IMAGES]
+    try:
+        with allow_tf32(False):
+            folded = Folded(model, x)
+            if not _agree(model, folded, x):
+                return None
+            return Folded(model, x, dtype=dtype, fuse=fuse) if fuse or dtype is not None else folded
+    except Exception:  # tracing and copying run the model's code on stand-ins: what it raises is anybody's guess
+        return None
+
+
+class Folded(nn.Module):
+    """The folded function. Everything but the convolutions shares its parameters with the model, without gradients."""
+
+    def __init__(self, model: Classifier, x: Tensor, *, dtype: torch.dtype | None = None, fuse: bool = False) -> None:
+        super().__init__()
+        shared = _shared_copy(model)
+        graph = _Tracer().trace(shared)
+        _fold_norms(graph, model, shared, dtype)
+        if fuse:
+            with torch.no_grad(), torch.autocast(x.device.type, dtype or torch.bfloat16, enabled=dtype is not None):
+                _Shapes(fx.GraphModule(shared, graph)).run(x)
+            _fuse_ends(graph, shared)
+        self.module = fx.GraphModule(shared, graph)
+        self.convolutions = [part for part in self.module.modules() if isinstance(part, FoldedConv)]
+
+    def forward(self, x: Tensor) -> Tensor:
+        logits: Tensor = self.module(x)
+        return logits
+
+    @torch.no_grad()
+    def refresh(self) -> None:
+        """Fold the model's weights as they are now."""
+        for convolution in self.convolutions:
+            convolution.refresh()
+
+
+class FoldedConv(nn.Module):
+    """A convolution with the BatchNorm after it folded in; called with what to add and whether a ReLU follows."""
+
+    weight: Tensor
+    bias: Tensor
+
+    def __init__(self, convolution: nn.Conv2d, norm: nn.BatchNorm2d | None, dtype: torch.dtype | None) -> None:
+        super().__init__()
+        self._source = (convolution, norm)  # in a tuple: the model's parts are not parts of this one
+        like = convolution.weight
+        weight = torch.empty_like(like, dtype=dtype or like.dtype)
+        self.register_buffer("weight", weight)
+        self.register_buffer("bias", weight.new_zeros(len(weight)))
+        self.geometry = (
+            list(convolution.stride),
+            [int(side) for side in convolution.padding],
+            list(convolution.dilation),
+        )
+        self.groups = convolution.groups
+        self.refresh()
+
+    @torch.no_grad()
+    def refresh(self) -> None:
+        convolution, norm = self._source
+        weight, bias = convolution.weight, convolution.bias
+        if norm is None:
+            self.weight.copy_(weight)
+            if bias is not None:
+                self.bias.copy_(bias)
+            return
+        assert norm.running_mean is not None
+        assert norm.running_var is not None
+        scale = torch.rsqrt(norm.running_var + norm.eps)
+        scale = scale if norm.weight is None else scale * norm.weight
+        shift = -norm.running_mean if bias is None else bias - norm.running_mean
+        self.weight.copy_(weight * scale.view(-1, 1, 1, 1))
+        self.bias.copy_(shift * scale if norm.bias is None else shift * scale + norm.bias)
+
+    def forward(self, x: Tensor, add: Tensor | None = None, relu: bool = False) -> Tensor:
+        stride, padding, dilation = self.geometry
+        if relu and x.is_cuda and self.weight.dtype == torch.bfloat16:
+            add = None if add is None else add.to(torch.bfloat16)
+            fused: Tensor = conv_relu(
+                x.to(torch.bfloat16), self.weight, self.bias, add, stride, padding, dilation, self.groups
+            )
+            return fused
+        out = F.conv2d(x, self.weight, self.bias, stride, padding, dilation, self.groups)
+        out = out if add is None else out + add
+        return out.relu() if relu else out
+
+
+@torch.library.custom_op("worstclass::conv_relu", mutates_args=())
+def conv_relu(
+    x: Tensor,
+    weight: Tensor,
+    bias: Tensor,
+    add: Tensor | None,
+    stride: list[int],
+    padding: list[int],
+    dilation: list[int],
+    groups: int,
+) -> Tensor:
+    """max(0, convolution + bias + add) in one kernel on a GPU; its gradient goes to x and `add` alone."""
+    if not x.is_cuda:
+        out = F.conv2d(x, weight, bias, stride, padding, dilation, groups)
+        return (out if add is None else out + add).relu()
+    if add is None:
+        return torch.ops.aten.cudnn_convolution_relu(x, weight, bias, stride, padding, dilation, groups)  # type: ignore[no-any-return]
+    return torch.ops.aten.cudnn_convolution_add_relu(  # type: ignore[no-any-return]
+        x, weight, add, 1.0, bias, stride, padding, dilation, groups
+    )
+
+
+@conv_relu.register_fake
+def _(
+    x: Tensor,
+    weight: Tensor,
+    bias: Tensor,
+    add: Tensor | None,
+    stride: list[int],
+    padding: list[int],
+    dilation: list[int],
+    groups: int,
+) -> Tensor:
+    return F.conv2d(x, weight, bias, stride, padding, dilation, groups)
+
+
+def _keep(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
+    x, weight, _, add, *ctx.geometry = inputs
+    ctx.save_for_backward(x, weight, output)
+    ctx.adds = add is not None
+
+
+def _backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
+    x, weight, out = ctx.saved_tensors
+    stride, padding, dilation, groups = ctx.geometry
+    grad = torch.ops.aten.threshold_backward(grad, out, 0)
+    into_x, _, _ = torch.ops.aten.convolution_backward(
+        grad, x, weight, None, stride, padding, dilation, False, [0, 0], groups, [True, False, False]
+    )
+    return into_x, None, None, grad if ctx.adds else None, None, None, None, None
+
+
+conv_relu.register_autograd(_backward, setup_context=_keep)
+
+
+class _Tracer(fx.Tracer):
+    def is_leaf_module(self, m: nn.Module, module_qualified_name: str) -> bool:
+        return isinstance(m, Head) or super().is_leaf_module(m, module_qualified_name)
+
+
+class _Shapes(fx.Interpreter):
+    """Notes the shape of each value in its node."""
+
+    def run_node(self, n: fx.Node) -> Any:
+        value = super().run_node(n)
+        n.meta["shape"] = value.shape if isinstance(value, Tensor) else None
+        return value
+
+
+def _shared_copy(model: Classifier) -> Classifier:
+    """A copy of the modules around the same tensors: what training writes in place, the copy sees."""
+    memo: dict[int, Any] = {id(p): nn.Parameter(p.detach(), requires_grad=False) for p in model.parameters()}
+    memo |= {id(buffer): buffer for buffer in model.buffers()}
+    return copy.deepcopy(model, memo).eval()
+
+
+def _fold_norms(graph: fx.Graph, model: Classifier, shared: Classifier, dtype: torch.dtype | None) -> None:
+    """Put a `FoldedConv` in the place of each convolution, and of the BatchNorm that alone follows it."""
+    calls = Counter(node.target for node in graph.nodes if node.op == "call_module")
+    for node in list(graph.nodes):
+        convolution = _module(node, model)
+        if type(convolution) is not nn.Conv2d or calls[node.target] > 1 or _hooked(convolution):
+            continue
+        if convolution.padding_mode != "zeros" or isinstance(convolution.padding, str):
+            continue
+        after = next(iter(node.users)) if len(node.users) == 1 else None
+        norm = _module(after, model) if after is not None and calls[after.target] == 1 else None
+        if not (type(norm) is nn.BatchNorm2d and norm.running_var is not None and not _hooked(norm)):
+            norm = None
+        shared.set_submodule(str(node.target), FoldedConv(convolution, norm, dtype))
+        if norm is not None:
+            assert after is not None
+            after.replace_all_uses_with(node)
+            graph.erase_node(after)
+
+
+def _fuse_ends(graph: fx.Graph, shared: Classifier) -> None:
+    """Make relu(conv(x)) and relu(conv(x) + z) one call of the convolution, z being of its shape."""
+    for relu in list(graph.nodes):
+        last = relu.args[0] if relu.args and _is_relu(relu, shared) else None
+        if not isinstance(last, fx.Node) or len(last.users) > 1:
+            continue
+        sums = last.op == "call_function" and last.target in ADDS and not last.kwargs
+        pairs: list[tuple[Any, Any]] = [(last.args[0], last.args[1]), (last.args[1], last.args[0])] if sums else []
+        for convolution, other in pairs or [(last, None)]:
+            if _fusible(convolution, other, shared):
+                with graph.inserting_before(relu):
+                    arguments = (convolution.args[0], other)
+                    fused = graph.call_module(str(convolution.target), arguments, {"relu": True})
+                fused.meta = relu.meta
+                relu.replace_all_uses_with(fused)
+                for node in dict.fromkeys((relu, last, convolution)):
+                    graph.erase_node(node)
+                break
+
+
+def _fusible(convolution: Any, other: Any, shared: Classifier) -> bool:
+    """Whether `convolution` is one, with nothing fused to it and no other user, and `other` is nothing or as large."""
+    if not (isinstance(convolution, fx.Node) and isinstance(_module(convolution, shared), FoldedConv)):
+        return False
+    if len(convolution.users) > 1 or len(convolution.args) != 1 or other is convolution:
+        return False
+    return other is None or (isinstance(other, fx.Node) and other.meta["shape"] == convolution.meta["shape"])
+
+
+def _module(node: fx.Node, root: nn.Module) -> nn.Module | None:
+    return root.get_submodule(str(node.target)) if node.op == "call_module" else None
+
+
+def _hooked(module: nn.Module) -> bool:
+    """Whether a call of the module does more than its forward: spectral norm of old is such a hook."""
+    return bool(module._forward_hooks or module._forward_pre_hooks or module._backward_hooks)
+
+
+def _is_relu(node: fx.Node, root: nn.Module) -> bool:
+    if node.op == "call_function":
+        return node.target in RELUS
+    if node.op == "call_method":
+        return node.target in ("relu", "relu_")
+    return type(_module(node, root)) is nn.ReLU
+
+
+def _agree(model: Classifier, other: Classifier, x: Tensor) -> bool:
+    """The same logits, draw after draw, and the same gradients: a trace goes through a custom backward unseen."""
+    logits = predict(other, x)
+    for _ in range(TRIED_DRAWS):
+        own = predict(model, x)
+        if not bool((own - logits).abs().max() <= SAME_LOGITS * own.abs().max()):
+            return False
+    weights = torch.linspace(-1, 1, logits.shape[1], dtype=logits.dtype, device=logits.device)
+    own_slope, slope = (_slope(each, x, weights).flatten(1) for each in (model, other))
+    return bool(((own_slope - slope).norm(dim=1) <= SAME_SLOPE * own_slope.norm(dim=1)).all())
+
+
+def _slope(model: Classifier, x: Tensor, weights: Tensor) -> Tensor:
+    x = x.detach().clone().requires_grad_()
+    with torch.enable_grad():
+        (slope,) = torch.autograd.grad((model(x) * weights).sum(), x)
+    return slope

@@ -1,0 +1,143 @@
+"""One step of TRADES, ten attack steps: as public code writes it, tidy, and captured."""
+
+import time
+from collections.abc import Callable, Iterator
+from typing import NamedTuple
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+from torch.utils.flop_counter import FlopCounterMode
+
+from worstclass.attacks import PGD, trades_attack
+from worstclass.data import Augment, Images, to_float
+from worstclass.models import make_model
+from worstclass.objectives import Trades
+from worstclass.precision import allow_tf32
+from worstclass.strategies import uniform
+from worstclass.train.engine import Engine
+from worstclass.train.loop import Plan, State, new_state, prepare
+
+FORWARDS_A_STEP = 27  # what a step needs: 1 for clean logits, 10 x 2 for the attack, 2 x 3 for training
+EPS, BETA, STEPS, STEP_SIZE = 8 / 255, 6.0, 10, 0.007
+IMAGES, CLASSES, WARM_UP = 2048, 10, 3
+PUBLIC = "public code"
+ENGINES = {
+    "eager fp32": Engine(),
+    "eager tf32": Engine(precision="tf32"),
+    "fast fp32": Engine(fast=True),
+    "fast tf32": Engine(fast=True, precision="tf32"),
+    "fast bf16": Engine(fast=True, precision="bf16"),
+    "fast bf16 deterministic": Engine(fast=True, precision="bf16", deterministic=True),
+}
+
+
+class StepTime(NamedTuple):
+    """One way to take a step: seconds a step, images and useful floating-point operations a second, bytes, start-up."""
+
+    name: str
+    seconds: float
+    images: float
+    flops: float
+    memory: int
+    start: float
+
+
+def bench_training(
+    names: list[str], *, model: str = "resnet18", batch_size: int = 128, steps: int = 50, device: torch.device
+) -> Iterator[StepTime]:
+    """Time a step in each of these ways (`PUBLIC` or a key of `ENGINES`), one after the other, on random images."""
+    generator = torch.Generator().manual_seed(0)
+    x = torch.randint(0, 256, (IMAGES, 3, 32, 32), dtype=torch.uint8, generator=generator)
+    images = Images(x, torch.randint(CLASSES, (IMAGES,), generator=generator)).to(device)
+    with FlopCounterMode(display=False) as counter, torch.no_grad():
+        make_model(model, num_classes=CLASSES, in_channels=3).eval()(to_float(x[:1]))
+    work = FORWARDS_A_STEP * counter.get_total_flops()
+    for name in names:
+        plan = Plan(
+            epochs=1,
+            batch_size=batch_size,
+            lr=0.01,
+            augment=Augment(crop_padding=4, flip=True),
+            valid_attack=PGD(eps=EPS, steps=1, step_size=EPS),
+        )
+        network = make_model(model, num_classes=CLASSES, in_channels=3)
+        state = new_state(network, uniform(CLASSES), plan, device)
+        _wait(device)
+        if device.type == "cuda":
+            torch.cuda.reset_peak_memory_stats()
+        started = time.perf_counter()
+        take = _public_step(state, images) if name == PUBLIC else _our_step(state, images, plan, ENGINES[name])
+        seconds, start = _time(take, batch_size, steps, device, started)
+        memory = torch.cuda.max_memory_allocated() if device.type == "cuda" else 0
+        yield StepTime(name, seconds, batch_size / seconds, batch_size * work / seconds, memory, start)
+
+
+def matrix_ceiling(device: torch.device, *, size: int = 8192) -> float:
+    """Floating-point operations a second of a large product of random matrices, bfloat16 on a GPU, in this run."""
+    on_gpu = device.type == "cuda"
+    size = size if on_gpu else size // 8
+    a = torch.randn(size, size, device=device, dtype=torch.bfloat16 if on_gpu else torch.float32)
+    for _ in range(WARM_UP):
+        a @ a
+    _wait(device)
+    started = time.perf_counter()
+    for _ in range(10):
+        a @ a
+    _wait(device)
+    return 10 * 2 * size**3 / (time.perf_counter() - started)
+
+
+def _our_step(state: State, images: Images, plan: Plan, engine: Engine) -> Callable[[Tensor], None]:
+    objective = Trades(beta=BETA, attack=trades_attack(eps=EPS, steps=STEPS, step_size=STEP_SIZE))
+    few = images.select(torch.arange(2, device=images.y.device))
+    return prepare(state, images, few, objective, plan, engine).take
+
+
+def _public_step(state: State, images: Images) -> Callable[[Tensor], None]:
+    """TRADES as its public code has it: clean logits anew in each attack step and thrice in training, all gradients
+    kept; torch's defaults, which are TF32 convolutions. Without augmentation, which is the data loader's there."""
+    model, optimizer = state.model, state.optimizer
+
+    def step(index: Tensor) -> None:
+        x, y = to_float(images.x[index]), images.y[index]
+        model.eval()
+        x_adv = x + 0.001 * torch.randn_like(x)
+        for _ in range(STEPS):
+            x_adv.requires_grad_()
+            loss = F.kl_div(F.log_softmax(model(x_adv), 1), F.softmax(model(x), 1), reduction="sum")
+            grad = torch.autograd.grad(loss, [x_adv])[0]
+            x_adv = x_adv.detach() + STEP_SIZE * torch.sign(grad.detach())
+            x_adv = torch.min(torch.max(x_adv, x - EPS), x + EPS).clamp(0, 1)
+        model.train()
+        optimizer.zero_grad()
+        natural = F.cross_entropy(model(x), y)
+        robust = F.kl_div(F.log_softmax(model(x_adv), 1), F.softmax(model(x), 1), reduction="sum") / len(x)
+        (natural + BETA * robust).backward()
+        optimizer.step()
+
+    def with_defaults(index: Tensor) -> None:
+        with allow_tf32(True):
+            step(index)
+
+    return with_defaults
+
+
+def _time(
+    take: Callable[[Tensor], None], batch_size: int, steps: int, device: torch.device, started: float
+) -> tuple[float, float]:
+    """Seconds a step, and seconds from `started` until all was warm."""
+    index = torch.arange(batch_size, device=device) % IMAGES
+    for _ in range(WARM_UP):
+        take(index)
+    _wait(device)
+    warm = time.perf_counter()
+    for _ in range(steps):
+        take(index)
+    _wait(device)
+    return (time.perf_counter() - warm) / steps, warm - started
+
+
+def _wait(device: torch.device) -> None:
+    if device.type == "cuda":
+        torch.cuda.synchronize()

@@ -1,0 +1,117 @@
+"""The certificates of a run: what its log and its outcomes say about the paper's theorems."""
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+from torch import nn
+
+from worstclass.data import to_float
+from worstclass.errors import UserError
+from worstclass.outcomes import ANY, NATURAL, Outcomes
+from worstclass.runs import Run
+from worstclass.subjects import check_comparable, load_card, load_outcomes, run_subject
+from worstclass.theory import CLAIMS, Assumption, Certificate, Floats, theorem1, theorem2, theorem3
+
+
+def certify_run(
+    run: Run,
+    *,
+    others: Sequence[Path] = (),
+    delta: float = 0.05,
+    gamma: float = 1.0,
+    data_dir: Path = Path("data"),
+    allow_code: bool = False,
+) -> list[Certificate]:
+    """One certificate for each theorem that can be computed; those that cannot apply say so.
+
+    `others` are folders with evaluations of more classifiers on the same images, say of the last epoch: theorem 2 then
+    speaks about all of them. `gamma` is the margin of theorem 3, which is for linear models.
+    """
+    return [
+        certify_training(run),
+        certify_outcomes(run, others=others, delta=delta),
+        _certify_linear(run, delta, gamma, data_dir, allow_code),
+    ]
+
+
+def certify_training(run: Run) -> Certificate:
+    """Theorem 1, from the class losses and weights in the log."""
+    log = run.log
+    if not log:
+        raise UserError(f"{run.folder} has no epoch in its log yet.")
+    costs = np.array([line["class_costs"] for line in log])
+    return theorem1(costs, eta=run.config.eta, weights=_played(run, costs))
+
+
+def certify_outcomes(run: Run, *, others: Sequence[Path] = (), delta: float = 0.05) -> Certificate:
+    """Theorem 2, from the images that the strongest attack at hand fools."""
+    try:
+        evaluations = [load_outcomes(folder) for folder in (run.folder, *others)]
+    except UserError:
+        if others:
+            raise
+        return _not_applicable(2, "evaluated", f"{run.folder} has no outcomes: worstclass evaluate {run.folder}")
+    card = load_card(run.folder)
+    for folder in others:
+        check_comparable(card["about"], load_card(folder)["about"], str(folder))
+    attack = strongest(evaluations[0], [e.predictions.keys() for e in evaluations])
+    own = evaluations[0]
+    losses = np.stack([each.predictions[attack] != each.labels for each in evaluations])
+    unseen = card["about"].get("part") == "test"
+    seen = "test images: no part in training or selection" if unseen else "validation images chose weights and epoch"
+    return theorem2(
+        losses,
+        own.labels,
+        num_classes=len(run.class_names),
+        delta=delta,
+        independent=(unseen, seen),
+        exact_loss=(False, f"what is bounded is the risk under {attack}; a stronger attack may exist"),
+    )
+
+
+def strongest(own: Outcomes, shared: Sequence[object]) -> str:
+    """The attack, known for all, under which the model is right least often."""
+    names = [name for name in own.predictions if not name.endswith(ANY) and all(name in s for s in shared)]  # type: ignore[operator]
+    return min(names, key=lambda name: (np.mean(own.predictions[name] == own.labels), name == NATURAL))
+
+
+def linear_rows(model: nn.Module) -> Floats | None:
+    """The weights (K, d) of a model that is one linear map without bias of its flattened image; None for any other."""
+    leaves = [part for part in model.modules() if not list(part.children())]
+    maps = [part for part in leaves if isinstance(part, nn.Linear)]
+    plain = all(isinstance(part, nn.Linear | nn.Flatten | nn.Identity) for part in leaves)
+    wrapped = all(isinstance(part, nn.Sequential) or part in leaves for part in model.modules())
+    if not (plain and wrapped and len(maps) == 1 and maps[0].bias is None):
+        return None
+    return np.asarray(maps[0].weight.detach().double().cpu().numpy())
+
+
+def _certify_linear(run: Run, delta: float, gamma: float, data_dir: Path, allow_code: bool) -> Certificate:
+    model = run.config.model
+    if ":" not in model:
+        return _not_applicable(3, "linear", f"the network is {model}")
+    if not allow_code:
+        return _not_applicable(3, "linear", f"{model} is code of your own; pass --allow-code to look at it")
+    subject = run_subject(run, data_dir=data_dir, allow_code=True)
+    rows = linear_rows(subject.model)
+    if rows is None:
+        return _not_applicable(3, "linear", f"{model} is not one linear map without bias")
+    x = to_float(subject.images.x).flatten(1).double().numpy()
+    return theorem3(rows, x, subject.images.y.numpy(), eps=subject.eps, gamma=gamma, delta=delta)
+
+
+def _played(run: Run, costs: Floats) -> Floats:
+    """The weights of the average and of each class, as the method played them."""
+    if run.config.method == "wat":
+        exponent = run.config.eta * np.array([line["strategy"]["cumulative_cost"] for line in run.log])
+        weights = np.exp(exponent - exponent.max(1, keepdims=True))
+        return np.asarray(weights / weights.sum(1, keepdims=True))
+    if run.config.method in ("natural", "pgd-at", "trades"):  # the average alone
+        return np.eye(costs.shape[1])[np.zeros(len(costs), dtype=int)]
+    classes = np.array([line["class_weights"] for line in run.log])
+    return np.hstack([np.zeros((len(classes), 1)), classes / classes.sum(1, keepdims=True)])
+
+
+def _not_applicable(theorem: int, name: str, seen: str) -> Certificate:
+    return Certificate(theorem, CLAIMS[theorem], None, None, (Assumption(name, False, seen),))

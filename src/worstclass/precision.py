@@ -1,0 +1,49 @@
+"""Switches of the GPU that torch keeps globally: the precision of matrix products, and whether waiting is an error."""
+
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any, Literal
+
+import torch
+
+Precision = Literal["fp32", "tf32", "bf16"]
+
+
+@contextmanager
+def allow_tf32(allowed: bool) -> Iterator[None]:
+    """Matrix products of a GPU in TF32, or in strict float32; afterwards as it was."""
+    before = [getattr(part, name) for part, name, _ in _switches(allowed)]
+    set_tf32(allowed)
+    try:
+        yield
+    finally:
+        for (part, name, _), value in zip(_switches(allowed), before, strict=True):
+            setattr(part, name, value)
+
+
+def set_tf32(allowed: bool) -> None:
+    """The same, for good."""
+    for part, name, value in _switches(allowed):
+        setattr(part, name, value)
+
+
+def _switches(allowed: bool) -> list[tuple[Any, str, Any]]:
+    """What to set, and to what."""
+    cudnn: Any = torch.backends.cudnn
+    if hasattr(torch.backends.cuda.matmul, "fp32_precision"):
+        value = "tf32" if allowed else "ieee"
+        return [(part, "fp32_precision", value) for part in (torch.backends.cuda.matmul, cudnn.conv, cudnn.rnn)]
+    return [(part, "allow_tf32", allowed) for part in (torch.backends.cuda.matmul, cudnn)]  # torch before 2.9
+
+
+@contextmanager
+def no_waiting() -> Iterator[None]:
+    """Raise where the host would wait for the device."""
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", "Synchronization debug mode")
+        torch.cuda.set_sync_debug_mode("error")
+    try:
+        yield
+    finally:
+        torch.cuda.set_sync_debug_mode("default")

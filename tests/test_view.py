@@ -1,0 +1,203 @@
+"""The model as attacks see it: the same function, whatever is folded and fused in it."""
+
+import copy
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from odd_models import (
+    BakedRandom,
+    Branching,
+    Coin,
+    Detached,
+    Locked,
+    Purifying,
+    Quantised,
+    Random,
+    Stuck,
+    parametrized,
+)
+from oracles import unchanged
+from worstclass.attacks.folding import Folded, FoldedConv, conv_relu, fold
+from worstclass.attacks.view import Strict, View, search_view
+from worstclass.models import ResNet18, SmallCNN, WideResNet, make_model
+from worstclass.models.normalization import Normalized
+from worstclass.rng import generator
+
+
+@pytest.mark.parametrize(
+    "model",
+    [
+        SmallCNN(10, 3),
+        ResNet18(10),
+        ResNet18(10, preact=True),
+        WideResNet(10, 1, 10),
+        Normalized(SmallCNN(10, 3), (0.5, 0.4, 0.3), (0.2, 0.2, 0.3)),
+    ],
+    ids=["small-cnn", "resnet18", "preact", "wrn", "normalized"],
+)
+def test_the_view_is_the_same_function(model: nn.Module) -> None:
+    """Logits and gradients, with BatchNorm statistics that are not the initial ones."""
+    noise = generator(0, "noise")
+    for module in model.modules():
+        if isinstance(module, nn.BatchNorm2d):
+            assert module.running_mean is not None
+            assert module.running_var is not None
+            module.running_mean.copy_(0.1 * torch.randn(module.num_features, generator=noise))
+            module.running_var.copy_(torch.rand(module.num_features, generator=noise) + 0.5)
+    model.eval()
+    x = torch.rand(5, 3, 16, 16, generator=noise)
+    with unchanged(model):
+        view = search_view(model, x)
+
+    def norms(module: nn.Module) -> int:
+        return sum(isinstance(part, nn.BatchNorm2d) for part in module.modules())
+
+    assert not view.own_format
+    assert norms(view.graded) < norms(model) or isinstance(model, WideResNet)  # whose norms come before convolutions
+    for wanted in (False, True):
+        with torch.set_grad_enabled(wanted):
+            assert torch.allclose(view(x), model(x), atol=1e-4)
+    one, other = (x.clone().requires_grad_() for _ in range(2))
+    view(one).square().sum().backward()
+    model(other).square().sum().backward()
+    assert one.grad is not None
+    assert other.grad is not None
+    assert ((one.grad - other.grad).flatten(1).norm(dim=1) < 0.01 * other.grad.flatten(1).norm(dim=1)).all()
+
+
+@pytest.mark.parametrize(
+    "wrapper",
+    [BakedRandom, Coin, Random, Quantised, Detached, Purifying, Branching, Locked, Stuck],
+)
+def test_a_model_that_a_view_would_change_is_used_as_it_is(wrapper: Any) -> None:
+    """Draws, backwards, contexts, branches that a trace loses; layers that cannot be folded or copied."""
+    model = wrapper(SmallCNN(10, 1)).eval()
+    view = search_view(model, torch.rand(4, 1, 8, 8))
+    assert view.graded is model
+    assert view.plain is model
+
+
+def test_passes_are_counted() -> None:
+    model = SmallCNN(3, 1).eval()
+    view = search_view(model, torch.rand(2, 1, 8, 8))
+    x = torch.rand(5, 1, 8, 8, requires_grad=True)
+    torch.autograd.grad(view(x).sum(), x)
+    with torch.no_grad():
+        view(x[:2])
+    assert (view.passes.forward, view.passes.backward) == (7, 5)
+    judge = Strict(model)
+    judge(x[:3].detach())
+    assert (judge.passes.forward, judge.passes.backward) == (3, 0)
+    assert isinstance(view, View)
+
+
+def trained_a_little(model: nn.Module, x: Tensor) -> None:
+    """A few steps, so that weights and statistics are not those that were folded."""
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    model.train()
+    for _ in range(3):
+        optimizer.zero_grad()
+        model(x).square().mean().backward()
+        optimizer.step()
+    model.eval()
+
+
+@pytest.mark.parametrize("fuse", [False, True])
+@pytest.mark.parametrize(
+    "model",
+    [ResNet18(10), ResNet18(10, preact=True), WideResNet(10, 1, 10), parametrized(SmallCNN(10, 3))],
+    ids=["resnet18", "preact", "wrn", "weight-norm"],
+)
+def test_a_folded_model_follows_the_one_that_trains(model: nn.Module, fuse: bool) -> None:
+    """After `refresh` it is the model of now, and before it was not; no gradient leaks into the model."""
+    x = torch.rand(4, 3, 16, 16)
+    model = copy.deepcopy(model).eval()
+    folded = fold(model, x, fuse=fuse)
+    assert folded is not None
+    trained_a_little(model, x)
+    with torch.no_grad():
+        assert not torch.allclose(folded(x), model(x), atol=1e-3)
+        folded.refresh()
+        assert torch.allclose(folded(x), model(x), atol=1e-4)
+    model.zero_grad()
+    folded(x.requires_grad_()).sum().backward()
+    assert all(parameter.grad is None for parameter in model.parameters())
+    assert not any(parameter.requires_grad for parameter in folded.parameters())
+
+
+def test_roundings_at_the_corners_of_relus_are_no_reason_to_refuse() -> None:
+    """Of 32 x 32 images, one in forty meets a ReLU that rounding turns; its gradient moves by up to half a percent."""
+    for seed in range(3):
+        model = make_model("resnet18", num_classes=10, in_channels=3, seed=seed).eval()
+        assert fold(model, torch.rand(16, 3, 32, 32, generator=generator(seed, "noise"))) is not None
+
+
+def test_sums_and_relus_become_part_of_the_convolutions() -> None:
+    """A ResNet has a ReLU for each convolution but those on the shortcuts, and calls none of them by itself."""
+    folded = Folded(ResNet18(10).eval(), torch.rand(2, 3, 16, 16), fuse=True)
+    calls = [node for node in folded.module.graph.nodes if node.op == "call_module"]
+    fused = [node for node in calls if node.kwargs.get("relu")]
+    assert len(folded.convolutions) == 20
+    assert len(fused) == 17
+    assert sum(node.args[1] is not None for node in fused) == 8
+    assert not [node for node in folded.module.graph.nodes if node.op == "call_function" and "relu" in node.name]
+
+
+class Peculiar(nn.Module):
+    """Convolutions that may not be fused as they stand: used twice, added to themselves, to a row, padded by a word."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.one, self.two = (nn.Conv2d(3, 3, 3, padding=1) for _ in range(2))
+        self.same = nn.Conv2d(3, 3, 3, padding="same")
+        self.norm, self.relu = nn.BatchNorm2d(3, affine=False), nn.ReLU(inplace=True)
+        self.row = nn.Parameter(torch.rand(1, 3, 1, 16))
+        self.hooked = nn.Conv2d(3, 3, 1)
+        self.hooked.register_forward_hook(lambda module, inputs, output: 2 * output)
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = torch.relu(self.one(x) + self.row)
+        both = self.two(x)
+        x = (both + both).relu() + self.same(x).relu()
+        x = self.relu(self.norm(self.hooked(x)))
+        return x.mean((2, 3))
+
+
+def test_what_may_not_be_fused_is_not() -> None:
+    model, x = Peculiar().eval(), torch.rand(4, 3, 16, 16)
+    trained_a_little(model, x)
+    folded = fold(model, x, fuse=True)
+    assert folded is not None
+    assert torch.allclose(folded(x), model(x), atol=1e-6)
+    trained_a_little(model, x)
+    folded.refresh()
+    assert torch.allclose(folded(x), model(x), atol=1e-6)
+    assert {name for name, part in folded.module.named_modules() if isinstance(part, FoldedConv)} == {"one", "two"}
+
+
+@pytest.mark.parametrize("adds", [False, True])
+def test_the_fused_convolution_has_the_gradient_of_its_parts(adds: bool) -> None:
+    noise = generator(1, "noise")
+    x, add = (torch.randn(2, 4, 6, 6, generator=noise, dtype=torch.float64).requires_grad_() for _ in range(2))
+    weight, bias = torch.randn(4, 4, 3, 3, dtype=torch.float64), torch.randn(4, dtype=torch.float64)
+
+    def fused(x: Tensor, add: Tensor) -> Tensor:
+        out: Tensor = conv_relu(x, weight, bias, add if adds else None, [1, 1], [1, 1], [1, 1], 1)
+        return out
+
+    assert torch.autograd.gradcheck(fused, (x, add))
+    compiled = torch.compile(fused, backend="aot_eager")  # fake tensors, as the fast engine traces it
+    wanted = [x, add] if adds else [x]
+    one, other = (torch.autograd.grad(f(x, add).square().sum(), wanted) for f in (fused, compiled))
+    assert all(torch.allclose(a, b) for a, b in zip(one, other, strict=True))
+
+
+def test_folded_in_bfloat16_it_is_near() -> None:
+    model, x = SmallCNN(10, 3).eval(), torch.rand(8, 3, 16, 16)
+    folded = fold(copy.deepcopy(model), x, dtype=torch.bfloat16, fuse=True)
+    assert folded is not None
+    with torch.no_grad(), torch.autocast("cpu", torch.bfloat16):
+        assert torch.allclose(folded(x), model(x), atol=0.02)
