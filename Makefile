@@ -1,10 +1,11 @@
 # make demo   train, attack and compare on the data that ships with the package
 # make test   lint, types and tests
+# make test-browser   the report in Chromium, which is installed if need be (Debian)
 PYTHON ?= python3
 BIN := .venv/bin
 STAMP := .venv/.installed
 
-.PHONY: demo test setup clean
+.PHONY: demo test test-browser setup clean
 demo: $(STAMP)
 	$(BIN)/worstclass demo --out demo
 
@@ -13,6 +14,10 @@ test: $(STAMP)
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/pytest
+
+test-browser: $(STAMP)
+	bash tools/install_browser.sh
+	BROWSER=required $(BIN)/pytest tests/browser
 
 setup: $(STAMP)
 

@@ -1,18 +1,27 @@
 """Tables, figures and the page, from evaluated runs."""
 
+import base64
 import io
+import json
 import re
+import shutil
 from pathlib import Path
+from typing import Any
 
+import numpy as np
 import pytest
+from PIL import Image
 from rich.console import Console
+from safetensors.torch import save_file
 
 from tiny import tiny_config, write_tiny_npz
 from worstclass.errors import UserError
 from worstclass.report import headline, load_results, rich_table, write_report
+from worstclass.report.gallery import make_gallery
+from worstclass.report.page import page_data
 from worstclass.report.tables import number, percent, rows
-from worstclass.runs import train_run
-from worstclass.subjects import evaluate_subject, run_subject
+from worstclass.runs import open_run, train_run
+from worstclass.subjects import evaluate_subject, model_subject, run_subject
 
 
 @pytest.fixture(scope="module")
@@ -99,20 +108,113 @@ def test_page(folders: list[Path], tmp_path: Path) -> None:
             assert cell in page
     for sentence in headline(results):
         assert sentence in page
-    assert "<script" not in page
-    assert not re.findall(r"""(?:src|href)=["'](?!#)[^"']+""", page)  # nothing is loaded from anywhere
-    assert page.count("<svg") == 3
+    markup = re.sub(r"<script>.*?</script>", "", page, flags=re.DOTALL)
+    assert not re.findall(r"""(?:src|href)=["'](?!#|data:)[^"']+""", markup)  # nothing is loaded from anywhere
+    assert markup.count("<img ") == 3 * markup.count('<div class="three">')
+
+
+def test_the_data_of_the_page_are_those_of_the_cards(folders: list[Path], tmp_path: Path) -> None:
+    results = load_results(folders)
+    write_report(results, tmp_path / "report.html")
+    found = re.search(
+        r'<script type="application/json" id="data">(.*?)</script>', (tmp_path / "report.html").read_text()
+    )
+    assert found is not None
+    data = json.loads(found[1])
+    assert data == json.loads(json.dumps(page_data(results)))
+    for run, result in zip(data["runs"], results, strict=True):
+        for name, column in result.card["columns"].items():
+            shown = run["columns"][name]
+            assert shown["average"]["value"] == pytest.approx(column["average"]["value"], abs=1e-5)
+            assert [c["low"] for c in shown["classes"]] == pytest.approx(
+                [c["low"] for c in column["classes"]], abs=1e-5
+            )
+            diagonal = [row[k] for k, row in enumerate(shown["confusion"])]
+            assert diagonal == pytest.approx([c["value"] for c in column["classes"]], abs=1e-4)
+        assert run["log"]["class_weights"] == [
+            pytest.approx(line["class_weights"], abs=1e-4) for line in open_run(result.folder).log
+        ]
+
+
+def test_what_training_took_is_on_the_page(folders: list[Path], tmp_path: Path) -> None:
+    results = load_results(folders)
+    write_report(results, tmp_path / "report.html", hourly_price=3600.0, gallery=False)
+    page = (tmp_path / "report.html").read_text()
+    seconds = sum(line["seconds"] for line in open_run(folders[0]).log)
+    assert f"2 epochs in {seconds:.0f} s of training on" in page
+    assert f"{seconds:.2f} at 3600 an hour" in page
+    assert "<img" not in re.sub(r"<script>.*?</script>", "", page, flags=re.DOTALL)
+
+
+def test_a_gallery_without_weights_says_so(folders: list[Path], tmp_path: Path) -> None:
+    shutil.copytree(folders[0], tmp_path / "bare")
+    (tmp_path / "bare" / "selected.safetensors").unlink()
+    (result,) = load_results([tmp_path / "bare"])
+    gallery = make_gallery(result, "pgd-5")
+    assert gallery.pictures == ()
+    assert "no weights" in gallery.note
+    write_report([result], tmp_path / "report.html")
+    assert "has no weights" in (tmp_path / "report.html").read_text()
+
+
+def test_the_gallery_shows_what_fools(folders: list[Path], tmp_path: Path) -> None:
+    """Decoded again, the images are those of the test set; the sums are within eps of them and taken for another."""
+    run = train_run(tiny_config(folders[0].parent / "tiny.npz", method="trades", epochs=8), tmp_path / "run")
+    evaluate_subject(run_subject(run), ["pgd-5"], run.folder)
+    (result,) = load_results([run.folder])
+    gallery = make_gallery(result, "pgd-5")
+    subject = run_subject(run)
+    tests = {bytes(image.numpy().tobytes()) for image in subject.images.x[:, 0]}
+
+    def decoded(uri: str) -> Any:
+        return np.asarray(Image.open(io.BytesIO(base64.b64decode(uri.partition(",")[2]))))
+
+    assert gallery.pictures
+    for picture in gallery.pictures:
+        clean, adversarial = decoded(picture.clean), decoded(picture.adversarial)
+        assert clean.tobytes() in tests
+        assert np.abs(adversarial.astype(int) - clean).max() <= 255 * run.config.eps + 1
+        assert picture.clean_prediction == gallery.weakest
+    assert any(picture.adversarial_prediction != gallery.weakest for picture in gallery.pictures)
 
 
 def test_page_escapes_names(folders: list[Path], tmp_path: Path) -> None:
     results = load_results(folders)
     evil = "<script>alert(1)</script>"
     for result in results:
-        result.run.about["class_names"][0] = evil
+        result.card["class_names"][0] = evil
         for column in result.columns.values():
             column["worst"]["class"] = evil
-    write_report(results, tmp_path / "report.html")
-    assert "<script" not in (tmp_path / "report.html").read_text()
+    write_report(results, tmp_path / "report.html", gallery=False)
+    page = (tmp_path / "report.html").read_text()
+    assert "alert(1)" in page
+    assert "<script>alert" not in page
+    assert page.count("</script>") == 4  # ours: the data, two libraries, and the page's own
+
+
+def test_somebody_elses_model_has_a_page_too(folders: list[Path], tmp_path: Path, monkeypatch: Any) -> None:
+    """Without a recipe, a log or a gallery, alone and beside a run of ours."""
+    (tmp_path / "theirs.py").write_text(
+        "from worstclass.models import SmallCNN\n"
+        "def build(num_classes, in_channels):\n    return SmallCNN(num_classes, in_channels)\n"
+    )
+    monkeypatch.syspath_prepend(tmp_path)
+    run = open_run(folders[0])
+    model, _ = run.load_model()
+    save_file(model.state_dict(), tmp_path / "w.safetensors")
+    subject = model_subject(
+        "theirs:build", weights=tmp_path / "w.safetensors", data=run.config.data, eps=run.config.eps
+    )
+    evaluate_subject(subject, ["pgd-5"], tmp_path / "audit")
+    for folders_shown in ([tmp_path / "audit"], [folders[0], tmp_path / "audit"]):
+        results = load_results(folders_shown)
+        assert results[-1].title == "audit"
+        write_report(results, tmp_path / "report.html")
+        page = (tmp_path / "report.html").read_text()
+        assert "trained elsewhere, weights" in page
+        assert "theirs:build" in page
+        assert page_data(results)["runs"][-1]["log"] is None
+    assert results[1].columns["pgd-5"]["against_base"]["rho"]["value"] == 0  # the same weights
 
 
 def test_numbers_in_words() -> None:

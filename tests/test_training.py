@@ -1,5 +1,6 @@
 """The trainer: every method runs and is its formula; a run that is stopped or killed is the run that was not."""
 
+import functools
 import json
 import multiprocessing
 import signal
@@ -19,9 +20,9 @@ from tiny import tiny_config, write_tiny_npz
 from worstclass import rng
 from worstclass.attacks import PGD, trades_attack
 from worstclass.config import Config, Method, make_config, to_toml
-from worstclass.data import Augment, Images, epoch_order, to_float
+from worstclass.data import Augment, Images, epoch_order, open_source, split_validation, to_float
 from worstclass.errors import TrainingError, UserError
-from worstclass.models import SmallCNN
+from worstclass.models import SmallCNN, make_model
 from worstclass.objectives import Natural, Trades
 from worstclass.runs import LAST, LOG, RECIPE, SELECTED, open_run, selection_score, train_run
 from worstclass.stats import ClassStats
@@ -404,6 +405,33 @@ def test_a_model_that_the_fast_engine_cannot_take_is_left_to_the_eager_one(
     ]
     assert open_run(fast.folder).about["engine"]["fast"] is False
     assert_same_run(eager.folder, fast.folder)
+
+
+@pytest.mark.filterwarnings("default")  # the compiler warns of what it does itself
+@pytest.mark.parametrize("method", ["pgd-at", "trades", "frl-rwrm"])
+def test_compiled_a_run_is_the_same(
+    method: Method, data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The fast engine's step without its capture, which needs a GPU: folded, fused and traced by the compiler, in
+    float64, weight for weight."""
+    for module in ("step", "loop"):
+        monkeypatch.setattr(f"worstclass.train.{module}.to_float", lambda x: x.double() / 255)
+    monkeypatch.setattr(Engine, "prepare", lambda self, work, *_: work)
+    monkeypatch.setattr(torch, "compile", functools.partial(torch.compile, backend="aot_eager"))
+    config = tiny_config(data, method=method, epochs=2)
+    train, valid = split_validation(open_source(config.data).read("train"), 3, 0.25)
+    weights, records = [], []
+    for engine in (Engine(), Engine(fast=True)):
+        strategy = config.make_strategy(train.class_counts(3))
+        model = make_model("small-cnn", num_classes=3, in_channels=1, seed=1).double()
+        state = new_state(model, strategy, config.make_plan())
+        records.append(list(fit(state, train, valid, config.make_objective(), config.make_plan(), engine=engine)))
+        weights.append(model.state_dict())
+    for name, tensor in weights[0].items():
+        assert torch.allclose(tensor, weights[1][name], atol=1e-9), name
+    for one, other in zip(*records, strict=True):
+        assert torch.allclose(one.train.table, other.train.table, rtol=1e-9)
+        assert torch.allclose(one.valid.table, other.valid.table, rtol=1e-9)
 
 
 def test_a_loss_that_is_not_finite_stops_the_run_and_says_where() -> None:

@@ -30,7 +30,7 @@ def certify_run(
     """
     return [
         certify_training(run),
-        certify_outcomes(run, others=others, delta=delta),
+        certify_outcomes(run.folder, run.class_names, others=others, delta=delta),
         _certify_linear(run, delta, gamma, data_dir, allow_code),
     ]
 
@@ -44,17 +44,19 @@ def certify_training(run: Run) -> Certificate:
     return theorem1(costs, eta=run.config.eta, weights=_played(run, costs))
 
 
-def certify_outcomes(run: Run, *, others: Sequence[Path] = (), delta: float = 0.05) -> Certificate:
+def certify_outcomes(
+    folder: Path, class_names: Sequence[str], *, others: Sequence[Path] = (), delta: float = 0.05
+) -> Certificate:
     """Theorem 2, from the images that the strongest attack at hand fools."""
     try:
-        evaluations = [load_outcomes(folder) for folder in (run.folder, *others)]
+        evaluations = [load_outcomes(each) for each in (folder, *others)]
     except UserError:
         if others:
             raise
-        return _not_applicable(2, "evaluated", f"{run.folder} has no outcomes: worstclass evaluate {run.folder}")
-    card = load_card(run.folder)
-    for folder in others:
-        check_comparable(card["about"], load_card(folder)["about"], str(folder))
+        return _not_applicable(2, "evaluated", f"{folder} has no outcomes: worstclass evaluate {folder}")
+    card = load_card(folder)
+    for other in others:
+        check_comparable(card["about"], load_card(other)["about"], str(other))
     attack = strongest(evaluations[0], [e.predictions.keys() for e in evaluations])
     own = evaluations[0]
     losses = np.stack([each.predictions[attack] != each.labels for each in evaluations])
@@ -63,7 +65,7 @@ def certify_outcomes(run: Run, *, others: Sequence[Path] = (), delta: float = 0.
     return theorem2(
         losses,
         own.labels,
-        num_classes=len(run.class_names),
+        num_classes=len(class_names),
         delta=delta,
         independent=(unseen, seen),
         exact_loss=(False, f"what is bounded is the risk under {attack}; a stronger attack may exist"),

@@ -36,10 +36,12 @@ from worstclass.console import (
     train_with_progress,
 )
 from worstclass.errors import AttackError, TrainingError, UserError, choose, unknown
-from worstclass.files import write_json
+from worstclass.files import write_atomic, write_json
 from worstclass.models import check_name, runs_user_code
 from worstclass.precision import Precision
 from worstclass.report import headline, load_results, write_report
+from worstclass.report.figures import save_figure
+from worstclass.reproduce import FIGURES, FORMATS, TABLES, draw_figure, make_table, render
 from worstclass.runs import open_run
 from worstclass.subjects import CARD, OUTCOMES, model_subject, run_subject
 from worstclass.theory import certificate_lines
@@ -270,6 +272,46 @@ def bench_training_command(
     print_steps(list(times), ceiling, f"{model}, batch {batch_size}, {steps} steps", chosen)
 
 
+def reproduce_help() -> str:
+    """Which table and figure is which."""
+    lines = ["The paper's tables and figures, counted as it does:", "", "\b"]
+    lines += [f"  {name}: {spec.title}" for name, spec in (TABLES | FIGURES).items()]
+    return "\n".join([*lines, "  (Figure 1 is a drawing of the idea, without data.)"])
+
+
+@app.command(epilog=reproduce_help())
+def reproduce(
+    what: Annotated[str, typer.Argument(help="table1 to table5, figure2 to figure6")],
+    runs: Annotated[list[Path], typer.Argument(help="folders of evaluated runs")],
+    kind: Annotated[str, typer.Option("--format", help="of a table: text, markdown, latex (booktabs) or csv")] = "text",
+    out: Annotated[
+        Path | None,
+        typer.Option(help="file; a figure's ending says its format (svg, pdf, png), and without one it is all three"),
+    ] = None,
+) -> None:
+    """A table or figure of the paper from runs: our value with its interval, the paper's, the difference."""
+    name = choose("table or figure", what, [*TABLES, *FIGURES])
+    if name in FIGURES:
+        if kind != "text":
+            raise UserError("--format is for tables; a figure's format is the ending of --out.")
+        figure, remarks = draw_figure(name, runs)
+        for path in save_figure(figure, out or Path(name)):
+            say(f"{path}")
+        for remark in remarks:
+            say(remark)
+        return
+    table = make_table(name, runs)
+    text = render(table, choose("format", kind, list(FORMATS)))
+    if out is None:
+        print(text, end="")
+    else:
+        write_atomic(out, text.encode())
+        say(f"{out}")
+    if kind == "csv" or out is not None:  # elsewhere they are part of the table
+        for remark in [f"missing: {line}" for line in table.missing] + [f"note: {line}" for line in table.notes]:
+            print(remark, file=sys.stderr)
+
+
 @app.command()
 def certify(
     run: Annotated[Path, typer.Argument(help="a run folder")],
@@ -300,11 +342,17 @@ def report(
     runs: Annotated[list[Path], typer.Argument(help="folders of evaluated runs")],
     out: Annotated[Path, typer.Option(help="the page; its figures go beside it")] = Path("report.html"),
     base: Annotated[Path | None, typer.Option(help="vanilla run for rho; default: the first one among RUNS")] = None,
+    gallery: Annotated[
+        bool, typer.Option(help="attacked images of the weakest class; they need weights and data")
+    ] = True,
+    hourly_price: Annotated[float | None, typer.Option(min=0, help="price of an hour of the machine")] = None,
+    data_dir: DataDir = Path("data"),
+    allow_code: AllowCode = False,
 ) -> None:
     """Compare evaluated runs: a table, figures, and one self-contained page."""
     results = load_results(runs, base)
     print_table(results)
-    write_report(results, out)
+    write_report(results, out, data_dir=data_dir, allow_code=allow_code, gallery=gallery, hourly_price=hourly_price)
     say(f"Report: {out}, its figures beside it.")
 
 

@@ -202,8 +202,9 @@ def print_findings(card: dict[str, Any], *, every: bool) -> None:
 
 def print_table(results: list[Result]) -> None:
     """The comparison; on a narrow terminal it is wide rather than cut."""
-    config = results[0].run.config
-    title = f"{config.data}, {config.model}, L-inf radius {config.eps:.4g}, {len(results[0].outcomes.labels)} images"
+    about = results[0].card["about"]
+    norm = {"linf": "L-inf", "l2": "L2"}[about["norm"]]
+    title = f"{about['data']}, {norm} radius {about['eps']:.4g}, {len(results[0].outcomes.labels)} images"
     wide_console().print(rich_table(results, title))
 
 

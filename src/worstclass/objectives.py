@@ -6,10 +6,12 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from worstclass.precision import compiled
 from worstclass.rng import Randomness
 from worstclass.types import Attack, Classifier, Losses
 
 
+@compiled
 def kl_divergence(clean_logits: Tensor, logits: Tensor) -> Tensor:
     """KL(p(x) || p(x')) for each sample, (B,).
 

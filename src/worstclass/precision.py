@@ -1,13 +1,42 @@
-"""Switches of the GPU that torch keeps globally: the precision of matrix products, and whether waiting is an error."""
+"""How things are computed, not what: precision of matrix products, small functions compiled, waiting as an error."""
 
+import functools
 import warnings
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Any, Literal
+from contextvars import ContextVar
+from typing import Any, Literal, ParamSpec, TypeVar
 
 import torch
 
 Precision = Literal["fp32", "tf32", "bf16"]
+P = ParamSpec("P")
+R = TypeVar("R")
+_compiling = ContextVar("compiling", default=False)
+
+
+def compiled(function: Callable[P, R]) -> Callable[P, R]:
+    """A function of a few small operations: one kernel inside `compiling`, and itself elsewhere."""
+
+    @functools.cache
+    def fast() -> Callable[P, R]:  # when first needed: importing the compiler takes a second
+        return torch.compile(function, dynamic=False)
+
+    @functools.wraps(function)
+    def either(*args: P.args, **kwargs: P.kwargs) -> R:
+        return (fast() if _compiling.get() else function)(*args, **kwargs)
+
+    return either
+
+
+@contextmanager
+def compiling(enabled: bool = True) -> Iterator[None]:
+    """Let `compiled` functions be compiled."""
+    token = _compiling.set(enabled)
+    try:
+        yield
+    finally:
+        _compiling.reset(token)
 
 
 @contextmanager

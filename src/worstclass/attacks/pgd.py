@@ -13,6 +13,7 @@ from worstclass.attacks.ball import column, direction, l2, project, radius_of
 from worstclass.attacks.losses import cw_loss
 from worstclass.errors import UserError, choose
 from worstclass.objectives import kl_divergence
+from worstclass.precision import compiled
 from worstclass.rng import Randomness
 from worstclass.types import Classifier, Norm
 
@@ -128,8 +129,7 @@ class PGD:
             x_adv = x_adv.detach()
             if watch is not None:
                 watch(x_adv, logits.detach())
-            x_adv = x_adv + self.step_size * scale * direction(grad, self.norm)
-            x_adv = project(x, x_adv, self.eps * scale, self.norm)
+            x_adv = _move(x, x_adv, grad, self.step_size * scale, self.eps * scale, self.norm)
         return x_adv.detach()
 
     def _begin(self, x: Tensor, scale: Tensor | float, source: torch.Generator | rng.PerSample) -> Tensor:
@@ -144,3 +144,9 @@ class PGD:
         towards = rng.normal(x, source)
         share = rng.uniform(x[:, :1, :1, :1], source) ** (1 / x[0].numel())
         return project(x, x + radius * share * towards / l2(towards), radius, self.norm)
+
+
+@compiled
+def _move(x: Tensor, x_adv: Tensor, grad: Tensor, step: Tensor | float, radius: Tensor | float, norm: Norm) -> Tensor:
+    """A step of ascent, and back into the ball."""
+    return project(x, x_adv + step * direction(grad, norm), radius, norm)

@@ -2,15 +2,19 @@
 
 import io
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 import matplotlib
 import numpy as np
 from matplotlib.figure import Figure
 
+from worstclass.errors import choose
 from worstclass.report.results import Result, attack_title
+from worstclass.runs import Run
 
 COLORS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000", "#F0E442")  # Okabe and Ito
+FIGURE_FORMATS = ("svg", "pdf", "png")
 STYLE: Any = {
     "font.size": 10,
     "axes.spines.top": False,
@@ -29,7 +33,7 @@ def classwise(results: Sequence[Result], attack: str) -> Figure:
     with matplotlib.rc_context(STYLE):
         figure = Figure(figsize=(9, 3.6), layout="constrained")
         axes = figure.subplots()
-        names = results[0].run.class_names
+        names = results[0].class_names
         places, width = np.arange(len(names)), 0.8 / len(results)
         for index, result in enumerate(results):
             classes = result.columns[attack]["classes"]
@@ -51,13 +55,13 @@ def classwise(results: Sequence[Result], attack: str) -> Figure:
         return figure
 
 
-def training(results: Sequence[Result]) -> Figure:
-    """Average and worst validation accuracy over the epochs, and the weights of the classes, run by run."""
+def training(runs: Sequence[tuple[str, Run]]) -> Figure:
+    """Average and worst validation accuracy over the epochs, and the weights of the classes, by title and run."""
     with matplotlib.rc_context(STYLE):
-        figure = Figure(figsize=(9, 3.0 * len(results)), layout="constrained")
-        panels = figure.subplots(len(results), 2, squeeze=False)
-        for (left, right), result in zip(panels, results, strict=True):
-            log = result.run.log
+        figure = Figure(figsize=(9, 3.0 * len(runs)), layout="constrained")
+        panels = figure.subplots(len(runs), 2, squeeze=False)
+        for (left, right), (title, run) in zip(panels, runs, strict=True):
+            log = run.log
             epochs = [line["epoch"] for line in log]
             for key, label, style in (
                 ("robust_accuracy", "average", "-"),
@@ -68,11 +72,11 @@ def training(results: Sequence[Result]) -> Figure:
             left.axvline(kept, color="#999999", linewidth=0.8)
             left.annotate("kept", (kept, 1), color="#666666", fontsize=8, ha="right", rotation=90, va="bottom")
             left.set_ylim(0, None)
-            left.set_title(f"{result.title}: validation accuracy under PGD-20 (%)", loc="left")
+            left.set_title(f"{title}: validation accuracy under PGD-20 (%)", loc="left")
             left.legend(frameon=False, loc="center left")
             weights = np.array([line["class_weights"] for line in log])
             heavy = set(np.argsort(weights[-1])[::-1][:3].tolist()) if np.ptp(weights) > 1e-6 else set()
-            for k, name in enumerate(result.run.class_names):
+            for k, name in enumerate(run.class_names):
                 color = COLORS[1 + sorted(heavy).index(k)] if k in heavy else "#bbbbbb"
                 right.plot(
                     epochs,
@@ -84,11 +88,26 @@ def training(results: Sequence[Result]) -> Figure:
             if heavy:
                 right.legend(frameon=False, loc="upper left", title="heaviest at the end", alignment="left")
             right.set_ylim(min(0.5, 0.95 * weights.min()), max(1.5, 1.05 * weights.max()))
-            right.set_title(f"{result.title}: class weights in training", loc="left")
+            right.set_title(f"{title}: class weights in training", loc="left")
             for axes in (left, right):
                 axes.set_xlabel("epoch")
                 axes.xaxis.get_major_locator().set_params(integer=True)
         return figure
+
+
+def save_figure(figure: Figure, path: Path) -> list[Path]:
+    """Write a figure by the ending of its path, or without one as SVG, PDF and PNG; returns what was written."""
+    endings = [path.suffix.removeprefix(".")] if path.suffix else list(FIGURE_FORMATS)
+    for ending in endings:
+        choose("ending of a figure", ending, FIGURE_FORMATS)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    written = []
+    with matplotlib.rc_context(STYLE):
+        for ending in endings:
+            metadata = {"svg": {"Date": None}, "pdf": {"CreationDate": None}}.get(ending)  # equal figures, equal bytes
+            written.append(path.with_name(f"{path.name.removesuffix(path.suffix)}.{ending}"))
+            figure.savefig(written[-1], dpi=150, metadata=metadata)
+    return written
 
 
 def to_svg(figure: Figure) -> str:

@@ -1,55 +1,76 @@
-"""The report: one self-contained HTML file, and its figures as files beside it."""
+"""The report: one self-contained HTML file that draws itself, and its figures as files beside it."""
 
-from collections.abc import Iterable, Sequence
+import json
+from collections.abc import Sequence
+from importlib.resources import files
 from pathlib import Path
+from typing import Any
 
-import matplotlib
+import numpy as np
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
 import worstclass
+from worstclass.certify import certify_outcomes, certify_training
 from worstclass.checks import load_findings
 from worstclass.config import to_toml
 from worstclass.files import write_atomic
 from worstclass.report import figures
+from worstclass.report.gallery import make_gallery
 from worstclass.report.results import Result, attack_title
 from worstclass.report.tables import HEADER, rows
+
+PREFERRED = ("autoattack", "pgd-100", "pgd-20")  # to open with: the strongest that every run has
 
 
 def headline(results: Sequence[Result]) -> list[str]:
     """What the numbers say, in sentences: the weakest class, and what each run gains and pays for it."""
     sentences = []
-    shared = shared_attacks(results)
-    attack = "pgd-100" if "pgd-100" in shared else shared[-1]  # natural is always there
+    attack = opening_attack(results)
+    base = next((result.title for result in results if result.is_base), "the vanilla run")
     for result in results:
         column = result.columns[attack]
         average, worst = 100 * column["average"]["value"], 100 * column["worst"]["value"]
-        sentences.append(
+        sentence = (
             f"{result.title}: {average:.1f}% on average under {attack_title(attack)}, "
-            f"{worst:.1f}% for its weakest class, {column['worst']['class']}."
+            f"{worst:.1f}% for its weakest class, {column['worst']['class']}"
         )
         if against := column.get("against_base"):
             gain, change = against["worst_difference"], against["average_difference"]
-            sure = "" if gain["low"] > 0 or gain["high"] < 0 else " (the interval of the change includes zero)"
-            sentences.append(
-                f"Against the vanilla run its weakest class changes by {100 * gain['value']:+.1f} points{sure} "
-                f"and its average by {100 * change['value']:+.1f}."
+            sure = "" if gain["low"] > 0 or gain["high"] < 0 else " (which may be chance: its interval includes zero)"
+            sentence += (
+                f"; against {base} that is {100 * gain['value']:+.1f} points for the weakest class{sure} "
+                f"and {100 * change['value']:+.1f} on average"
             )
+        sentences.append(sentence + ".")
     return sentences
 
 
-def write_report(results: Sequence[Result], out: Path) -> list[Path]:
-    """Write the page and, in the same folder, each figure as SVG and PNG; returns what was written."""
+def write_report(
+    results: Sequence[Result],
+    out: Path,
+    *,
+    data_dir: Path = Path("data"),
+    allow_code: bool = False,
+    gallery: bool = True,
+    hourly_price: float | None = None,
+) -> list[Path]:
+    """Write the page and, in the same folder, each figure as SVG and PNG; returns what was written.
+
+    `gallery` shows attacked images of the weakest class, for which it needs the weights and the data. `hourly_price`
+    puts a price on the time that training took.
+    """
     out.parent.mkdir(parents=True, exist_ok=True)
     drawn = {f"classwise-{name}": figures.classwise(results, name) for name in shared_attacks(results)}
-    drawn["training"] = figures.training(results)
+    trained = [(result.title, result.run) for result in results if result.run is not None]
+    if trained:
+        drawn["training"] = figures.training(trained)
     written = [out]
     for name, figure in drawn.items():
-        for suffix in ("svg", "png"):
-            path = out.with_name(f"{name}.{suffix}")
-            with matplotlib.rc_context(figures.STYLE):
-                figure.savefig(path, dpi=150, metadata={"Date": None} if suffix == "svg" else None)
-            written.append(path)
+        for ending in ("svg", "png"):
+            written += figures.save_figure(figure, out.with_name(f"{name}.{ending}"))
+    attack = opening_attack(results)
+    findings = [load_findings(result.card) for result in results]
     environment = Environment(
         loader=PackageLoader("worstclass.report", "."), autoescape=True, undefined=StrictUndefined, trim_blocks=True
     )
@@ -58,14 +79,47 @@ def write_report(results: Sequence[Result], out: Path) -> list[Path]:
         headline=headline(results),
         header=HEADER,
         rows=rows(results),
-        figures={name: Markup(figures.to_svg(figure)) for name, figure in drawn.items()},  # made here, not input
-        captions=_captions(results, drawn),
         results=results,
-        findings=[load_findings(result.card) for result in results],
-        recipes=[to_toml(result.run.config) for result in results],
+        colors=[figures.COLORS[index % len(figures.COLORS)] for index in range(len(results))],
+        attacks=[(name, attack_title(name)) for name in shared_attacks(results)],
+        attack=attack,
+        data=_for_script(page_data(results)),
+        galleries=[make_gallery(r, attack, data_dir=data_dir, allow_code=allow_code) for r in results]
+        if gallery
+        else [],
+        certificates=[
+            [*([certify_training(r.run)] if r.run else []), certify_outcomes(r.folder, r.class_names)] for r in results
+        ],
+        findings=findings,
+        recipes=[
+            to_toml(result.config) if result.run else json.dumps(result.card["about"], indent=1) for result in results
+        ],
+        costs=[_cost(result, hourly_price) for result in results],
+        style=Markup(_asset("page.css")),  # ours, not input; so are the scripts
+        scripts=[Markup(_asset(name)) for name in ("vendor/d3.min.js", "vendor/plot.umd.min.js", "page.js")],
     )
     write_atomic(out, page.encode())
     return written
+
+
+def page_data(results: Sequence[Result]) -> dict[str, Any]:
+    """What the charts are drawn from: the numbers of the cards and logs, rounded to what a chart can show."""
+    names = shared_attacks(results)
+    return {
+        "classes": results[0].class_names,
+        "attacks": [{"name": name, "title": attack_title(name)} for name in names],
+        "attack": opening_attack(results),
+        "runs": [
+            {
+                "title": result.title,
+                "color": figures.COLORS[index % len(figures.COLORS)],
+                "is_base": result.is_base,
+                "columns": {name: _column(result, name) for name in names},
+                "log": _log(result),
+            }
+            for index, result in enumerate(results)
+        ],
+    }
 
 
 def shared_attacks(results: Sequence[Result]) -> list[str]:
@@ -73,14 +127,71 @@ def shared_attacks(results: Sequence[Result]) -> list[str]:
     return [name for name in results[0].columns if all(name in result.columns for result in results)]
 
 
-def _captions(results: Sequence[Result], drawn: Iterable[str]) -> dict[str, str]:
-    captions = {}
-    for name in drawn:
-        if name == "training":
-            captions[name] = "Validation accuracy and class weights over the epochs, run by run."
-            continue
-        attack = name.removeprefix("classwise-")
-        columns = [(result.title, result.columns[attack]["worst"]) for result in results]
-        worst = "; ".join(f"{title}: weakest {w['class']}, {100 * w['value']:.1f}%" for title, w in columns)
-        captions[name] = f"Accuracy of each class, {attack_title(attack)}. {worst}."
-    return captions
+def opening_attack(results: Sequence[Result]) -> str:
+    """The attack that the page opens with, and its headline is about."""
+    shared = shared_attacks(results)
+    return next((name for name in PREFERRED if name in shared), shared[-1])  # natural is always there
+
+
+def _column(result: Result, name: str) -> dict[str, Any]:
+    column = result.columns[name]
+    against = column.get("against_base")
+    labels, predicted = result.outcomes.labels, result.outcomes.predictions[name]
+    count = len(result.class_names)
+    table = np.bincount(labels * count + predicted, minlength=count * count).reshape(count, count)
+    shares = table / np.maximum(table.sum(1, keepdims=True), 1)
+    return {
+        "average": _rounded(column["average"]),
+        "worst": _rounded(column["worst"]) | {"class": column["worst"]["class"]},
+        "classes": [_rounded(each) for each in column["classes"]],
+        "rho": _rounded(against["rho"]) if against else None,
+        "confusion": np.round(shares, 4).tolist(),
+    }
+
+
+def _log(result: Result) -> dict[str, Any] | None:
+    if result.run is None:
+        return None
+    log = result.run.log
+    kept = [line["epoch"] for line in log if line["selected"]]
+    return {
+        "kept": kept[-1] if kept else None,
+        "class_weights": [np.round(line["class_weights"], 4).tolist() for line in log],
+        "class_robust_accuracy": [np.round(line["class_robust_accuracy"], 4).tolist() for line in log],
+    }
+
+
+def _cost(result: Result, hourly_price: float | None) -> str:
+    """How long training took and where, what interrupted it, and its price if one is known."""
+    if result.run is None:
+        return f"trained elsewhere, weights {result.card['about']['weights'][:12]}"
+    seconds = sum(line["seconds"] for line in result.run.log)
+    machine = result.run.about["engine"].get("gpu") or result.card["versions"]["machine"]
+    text = f"{len(result.run.log)} epochs in {_duration(seconds)} of training on {machine}"
+    if resumed := result.run.about.get("resumed"):
+        text += f", resumed {len(resumed)} time{'s' if len(resumed) > 1 else ''}"
+    return text if hourly_price is None else f"{text}, {seconds / 3600 * hourly_price:.2f} at {hourly_price:g} an hour"
+
+
+def _duration(seconds: float) -> str:
+    return (
+        f"{seconds:.0f} s"
+        if seconds < 120
+        else f"{seconds / 60:.1f} min"
+        if seconds < 7200
+        else f"{seconds / 3600:.1f} h"
+    )
+
+
+def _rounded(measure: dict[str, Any]) -> dict[str, Any]:
+    return {key: None if measure[key] is None else round(measure[key], 5) for key in ("value", "low", "high")}
+
+
+def _for_script(data: Any) -> Markup:
+    """JSON that cannot end the script element it stands in, whatever classes are called."""
+    text = json.dumps(data, ensure_ascii=True, separators=(",", ":"))
+    return Markup(text.replace("<", "\\u003c").replace(">", "\\u003e").replace("&", "\\u0026"))
+
+
+def _asset(name: str) -> str:
+    return files("worstclass.report").joinpath(name).read_text()

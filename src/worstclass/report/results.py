@@ -6,10 +6,11 @@ from pathlib import Path
 from typing import Any
 
 from worstclass.card import compare_with_base, measure
+from worstclass.config import Config
 from worstclass.errors import UserError
 from worstclass.outcomes import ANY, Outcomes
-from worstclass.runs import Run, open_run
-from worstclass.subjects import check_comparable, load_card, load_outcomes
+from worstclass.runs import RECIPE, Run, open_run
+from worstclass.subjects import CARD, OUTCOMES, check_comparable, load_card, load_outcomes
 
 NAMES = {"natural": "Natural", "trades": "TRADES", "wat": "WAT", "pgd-at": "PGD-AT", "csl": "CSL"}
 NAMES |= {"frl-rw": "FRL-RW", "frl-rwrm": "FRL-RWRM", "fixed": "Fixed weights"}
@@ -17,56 +18,80 @@ NAMES |= {"frl-rw": "FRL-RW", "frl-rwrm": "FRL-RWRM", "fixed": "Fixed weights"}
 
 @dataclass(frozen=True)
 class Result:
-    """A run with its outcomes and, for each attack, its measures; with rho unless it is the base."""
+    """An evaluation with its outcomes and, for each attack, its measures; with rho unless it is the base.
+
+    `run` is the run whose model was evaluated, and None for a model of somebody else.
+    """
 
     title: str
-    run: Run
+    folder: Path
+    run: Run | None
     outcomes: Outcomes
     card: dict[str, Any]
     columns: dict[str, dict[str, Any]]
     is_base: bool
 
+    @property
+    def class_names(self) -> list[str]:
+        return list(self.card["class_names"])
+
+    @property
+    def config(self) -> Config:
+        """The recipe, of a run."""
+        assert self.run is not None
+        return self.run.config
+
 
 def load_results(folders: Sequence[Path], base: Path | None = None) -> list[Result]:
-    """Read evaluated runs; rho compares with `base`, or else with the first TRADES (or PGD-AT) run among them."""
+    """Read evaluated runs, and evaluations of other models; rho compares with `base`, or else with the first TRADES
+    (or PGD-AT) run among them."""
     if not folders:
         raise UserError("no run folder was given.")
-    runs = [open_run(folder) for folder in folders]
-    outcomes = [load_outcomes(run.folder) for run in runs]
-    cards = [load_card(run.folder) for run in runs]
+    runs = [open_run(folder) if (folder / RECIPE).is_file() or not _evaluated(folder) else None for folder in folders]
+    outcomes = [load_outcomes(folder) for folder in folders]
+    cards = [load_card(folder) for folder in folders]
     if base is None:
-        by_method = {run.config.method: run.folder for run in reversed(runs)}
+        by_method = {run.config.method: run.folder for run in reversed(runs) if run is not None}
         base = by_method.get("trades", by_method.get("pgd-at"))
     base_outcomes = load_outcomes(base) if base else None
     if base:
-        for run, card in zip(runs, cards, strict=True):
-            check_comparable(card["about"], load_card(base)["about"], str(run.folder))
-    titles = _titles(runs)
+        for folder, card in zip(folders, cards, strict=True):
+            check_comparable(card["about"], load_card(base)["about"], str(folder))
+    titles = _titles(folders, runs)
     results = []
-    for index, (run, own) in enumerate(zip(runs, outcomes, strict=True)):
-        is_base = base is not None and run.folder.samefile(base)
+    for index, (folder, own) in enumerate(zip(folders, outcomes, strict=True)):
+        is_base = base is not None and folder.samefile(base)
+        names = cards[index]["class_names"]
         columns = {}
         for name, predicted in own.predictions.items():
             if name.endswith(ANY):
                 continue
-            columns[name] = measure(own.labels, predicted, run.class_names)
+            columns[name] = measure(own.labels, predicted, names)
             if base_outcomes and not is_base and name in base_outcomes.predictions:
-                columns[name]["against_base"] = compare_with_base(own, base_outcomes, name, len(run.class_names))
-        results.append(Result(titles[index], run, own, cards[index], columns, is_base))
+                columns[name]["against_base"] = compare_with_base(own, base_outcomes, name, len(names))
+        results.append(Result(titles[index], folder, runs[index], own, cards[index], columns, is_base))
     return results
 
 
 def attack_title(name: str) -> str:
     """How an attack is called in tables."""
-    return "Natural" if name == "natural" else name.upper()
+    return {"natural": "Natural", "autoattack": "AutoAttack"}.get(name, name.upper())
 
 
-def _titles(runs: Sequence[Run]) -> list[str]:
-    """The method's name, with the folder's where two runs share it."""
-    titles = []
-    for run in runs:
-        title = NAMES[run.config.method]
-        if run.config.method == "wat" and run.config.variant == "reference":
-            title += " (reference)"
-        titles.append(title)
-    return [t if titles.count(t) == 1 else f"{t} ({run.folder.name})" for t, run in zip(titles, runs, strict=True)]
+def method_title(config: Config) -> str:
+    """How a method is called in tables."""
+    if config.method == "fixed" and config.focus_weight is not None:
+        return f"Fixed weights, {config.focus_weight:g} on class {config.focus_class}"
+    return NAMES[config.method] + (" (reference)" if (config.method, config.variant) == ("wat", "reference") else "")
+
+
+def _evaluated(folder: Path) -> bool:
+    return (folder / CARD).is_file() and (folder / OUTCOMES).is_file()
+
+
+def _titles(folders: Sequence[Path], runs: Sequence[Run | None]) -> list[str]:
+    """The method's name, with the folder's where two share it; of somebody else's model, the folder's."""
+    titles = [
+        folder.name if run is None else method_title(run.config) for folder, run in zip(folders, runs, strict=True)
+    ]
+    return [t if titles.count(t) == 1 else f"{t} ({f.name})" for t, f in zip(titles, folders, strict=True)]

@@ -2,8 +2,8 @@
 
 import importlib
 import os
-from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -13,10 +13,11 @@ from torch.func import functional_call
 
 from worstclass.attacks.folding import fold
 from worstclass.errors import UserError
-from worstclass.precision import Precision, no_waiting, set_tf32
-from worstclass.types import Classifier
+from worstclass.precision import Precision, compiling, no_waiting, set_tf32
+from worstclass.types import Classifier, Losses, Objective
 
 WARM_UP_STEPS = 3
+LossesOf = Callable[[Tensor, Tensor, Tensor], Losses]  # of images, attacked images and labels
 
 
 class Frozen(nn.Module):
@@ -50,31 +51,38 @@ class Engine:
     def memory_format(self) -> torch.memory_format:
         return torch.channels_last if self.fast else torch.contiguous_format
 
-    def autocast(self, device: torch.device) -> AbstractContextManager[object]:
-        """bfloat16 inside, if asked for; the networks keep their heads in full precision."""
-        return torch.autocast(device.type, torch.bfloat16, enabled=self.precision == "bf16", cache_enabled=False)
+    @contextmanager
+    def context(self, device: torch.device) -> Iterator[None]:
+        """bfloat16 inside, if asked for (the networks keep their heads in full precision); small functions compiled."""
+        bf16 = torch.autocast(device.type, torch.bfloat16, enabled=self.precision == "bf16", cache_enabled=False)
+        with bf16, compiling(self.fast):
+            yield
 
-    def forwards(self, model: Classifier, x: Tensor) -> tuple[Classifier, Callable[[], Classifier]]:
-        """The model as the losses see it, and a function that gives it as attacks see it now; `x` are a few images.
+    def forwards(self, model: Classifier, objective: Objective, x: Tensor) -> tuple[LossesOf, Callable[[], Classifier]]:
+        """The losses of a batch, and a function that gives the model as attacks see it now; `x` are a few images.
 
         Attacks see the model in evaluation mode; the fast engine folds it where it can, anew whenever it is asked for.
         """
+
+        def losses(x: Tensor, x_adv: Tensor, y: Tensor) -> Losses:
+            return objective.losses(model, x, x_adv, y)
+
         model.to(memory_format=self.memory_format)  # type: ignore[call-overload]  # torch's stub lacks it
         if not self.fast:
-            return model, lambda: model
-        forward: Classifier = torch.compile(model, dynamic=False)  # type: ignore[assignment]  # it is a module
+            return losses, lambda: model
+        compiled_losses = torch.compile(losses, dynamic=False)
         x = x.contiguous(memory_format=self.memory_format)
         folded = fold(model.eval(), x, dtype=torch.bfloat16 if self.precision == "bf16" else None, fuse=True)
         attacked: Classifier = torch.compile(folded or Frozen(model), dynamic=False)  # type: ignore[assignment]
         if folded is None:
-            return forward, lambda: attacked
+            return compiled_losses, lambda: attacked
         refresh = torch.compile(folded.refresh, dynamic=False)
 
         def fresh() -> Classifier:
             refresh()
             return attacked
 
-        return forward, fresh
+        return compiled_losses, fresh
 
     def set_up(self, device: torch.device) -> None:
         """Set what torch keeps globally: TF32 matrix products, or strict float32; and the choice of algorithms."""

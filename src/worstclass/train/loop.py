@@ -171,12 +171,12 @@ def prepare(
 def _prepare(state: State, train: Images, valid: Images, objective: Objective, plan: Plan, engine: Engine) -> Work:
     device, num_classes = train.y.device, len(state.strategy.weights.natural)
     engine.set_up(device)
-    forward, view = engine.forwards(state.model, to_float(valid.x[:VALID_BATCH]))
+    losses, view = engine.forwards(state.model, objective, to_float(valid.x[:VALID_BATCH]))
     step = TrainStep(
         model=state.model,
-        forward=forward,
+        losses=losses,
         view=view,
-        autocast=engine.autocast,
+        context=engine.context,
         memory_format=engine.memory_format,
         optimizer=state.optimizer,
         objective=objective,
@@ -189,7 +189,7 @@ def _prepare(state: State, train: Images, valid: Images, objective: Objective, p
     )
     valid_step = ValidStep(
         view=view,
-        autocast=engine.autocast,
+        context=engine.context,
         memory_format=engine.memory_format,
         objective=objective,
         attack=plan.valid_attack,
@@ -210,7 +210,7 @@ def validate(
     engine, device = Engine(), images.x.device
     step = ValidStep(
         view=lambda: model,
-        autocast=engine.autocast,
+        context=engine.context,
         memory_format=engine.memory_format,
         objective=objective,
         attack=attack,

@@ -18,13 +18,13 @@ from worstclass.types import Classifier, ClassWeights, Losses, Objective
 class TrainStep:
     """What a step reads and writes; calling it with the indices (B,) of a batch takes the step.
 
-    `forward` is the model as the losses see it, and `view` gives it as the attack sees it: itself, or compiled.
+    `losses` are the objective's, and `view` gives the model as the attack sees it: both as they are, or compiled.
     """
 
     model: Classifier
-    forward: Classifier
+    losses: Callable[[Tensor, Tensor, Tensor], Losses]
     view: Callable[[], Classifier]
-    autocast: Callable[[torch.device], AbstractContextManager[object]]
+    context: Callable[[torch.device], AbstractContextManager[object]]
     memory_format: torch.memory_format
     optimizer: torch.optim.Optimizer
     objective: Objective
@@ -38,12 +38,12 @@ class TrainStep:
     def __call__(self, index: Tensor) -> None:
         y = self.data.y[index]
         x = to_float(self.augment(self.data.x[index], self.generator)).contiguous(memory_format=self.memory_format)
-        with self.autocast(x.device):
+        with self.context(x.device):
             self.model.eval()  # the attack sees fixed BatchNorm statistics, and leaves them alone
             margin = self.weights.margin[y]
             x_adv = self.objective.perturb(self.view(), x, y, margin=margin, generator=self.generator)
             self.model.train()
-            losses = self.objective.losses(self.forward, x, x_adv, y)
+            losses = self.losses(x, x_adv, y)
         loss = self.weights.reduce(losses, y)
         self.optimizer.zero_grad()
         loss.backward()
@@ -73,7 +73,7 @@ class ValidStep:
     """
 
     view: Callable[[], Classifier]
-    autocast: Callable[[torch.device], AbstractContextManager[object]]
+    context: Callable[[torch.device], AbstractContextManager[object]]
     memory_format: torch.memory_format
     objective: Objective
     attack: PGD
@@ -84,7 +84,7 @@ class ValidStep:
     def __call__(self, index: Tensor) -> None:
         y = self.data.y[index]
         x = to_float(self.data.x[index]).contiguous(memory_format=self.memory_format)
-        with self.autocast(x.device):
+        with self.context(x.device):
             model = self.view()
             x_adv = self.objective.perturb(model, x, y, generator=self.generator)
             attacked = self.attack(model, x, y, generator=self.generator)

@@ -1,0 +1,167 @@
+"use strict";
+// Draws the page's charts with Observable Plot from the data embedded in it; the controls choose attack and runs.
+const data = JSON.parse(document.getElementById("data").textContent);
+const state = { attack: data.attack, shown: new Set(data.runs.map((_, i) => i)), run: 0 };
+const style = { fontSize: "12px" };
+const percent = (x) => (100 * x).toFixed(1);
+const interval = (m) => `${percent(m.value)}% [${percent(m.low)}, ${percent(m.high)}]`;
+const shownRuns = () => data.runs.filter((_, i) => state.shown.has(i));
+const under = () => data.attacks.find((a) => a.name === state.attack).title;
+const width = (id) => Math.max(300, Math.min(1020, document.getElementById(id).clientWidth || 1020));
+
+function put(id, chart, caption) {
+  const place = document.getElementById(id);
+  place.querySelector(".chart").replaceChildren(chart);
+  if (caption) place.querySelector("figcaption").textContent = caption;
+}
+
+function classwise() {
+  const runs = shownRuns();
+  const rows = runs.flatMap((run) =>
+    run.columns[state.attack].classes.map((c, k) => ({
+      run: run.title, class: data.classes[k], ...c,
+      label: `${data.classes[k]}, ${run.title}: ${interval(c)}`,
+    })));
+  const averages = runs.map((run) => ({ run: run.title, value: run.columns[state.attack].average.value }));
+  const needed = data.classes.length * (runs.length * 9 + 12);
+  const chart = Plot.plot({
+    width: Math.max(width("classwise"), needed), height: 320, marginBottom: 60,
+    style, ariaLabel: `Accuracy of each class under ${under()}`,
+    x: { axis: null, domain: runs.map((r) => r.title), padding: 0.08 },
+    fx: { domain: data.classes, label: null, tickRotate: data.classes.length > 6 ? -35 : 0 },
+    y: { domain: [0, 100], label: "accuracy (%)", grid: true },
+    color: { domain: data.runs.map((r) => r.title), range: data.runs.map((r) => r.color) },
+    marks: [
+      Plot.barY(rows, { fx: "class", x: "run", y: (d) => 100 * d.value, fill: "run", ariaLabel: "label" }),
+      Plot.ruleX(rows, { fx: "class", x: "run", y1: (d) => 100 * d.low, y2: (d) => 100 * d.high, stroke: "#333" }),
+      Plot.ruleY(averages, { y: (d) => 100 * d.value, stroke: "run", strokeDasharray: "5 4" }),
+      Plot.ruleY([0]),
+      Plot.tip(rows, Plot.pointerX({ fx: "class", x: "run", y: (d) => 100 * d.value, title: "label" })),
+    ],
+  });
+  const weakest = runs.map((run) => {
+    const worst = run.columns[state.attack].worst;
+    return `${run.title}: weakest ${worst.class}, ${interval(worst)}`;
+  });
+  put("classwise", chart, `Accuracy of each class under ${under()} with its 95% interval; dashed: the average. ${weakest.join(". ")}.`);
+}
+
+function plane() {
+  const runs = shownRuns();
+  const points = runs.map((run) => {
+    const { average, worst, rho } = run.columns[state.attack];
+    const gain = rho && rho.value !== null ? `, rho ${rho.value.toFixed(3)}` : "";
+    return { run: run.title, average, worst, label: `${run.title}: average ${interval(average)}, worst ${interval(worst)}${gain}` };
+  });
+  const base = data.runs.find((run) => run.is_base);
+  const x = d3.extent(points.flatMap((p) => [100 * p.average.low, 100 * p.average.high]));
+  const y = d3.extent(points.flatMap((p) => [100 * p.worst.low, 100 * p.worst.high]));
+  const pad = (e) => [Math.max(0, e[0] - 2), Math.min(100, e[1] + 2)];
+  const [x0, x1] = pad(x), [y0, y1] = pad(y);
+  const above = (y1 - y0) / 22; // so that names do not cover each other
+  d3.sort(points, (p) => p.worst.value).forEach((p, i, all) => {
+    p.name_at = i ? Math.max(100 * p.worst.value, all[i - 1].name_at + above) : 100 * p.worst.value;
+  });
+  const lines = [];
+  if (base && base.columns[state.attack].worst.value > 0) {
+    const a0 = 100 * base.columns[state.attack].average.value, w0 = 100 * base.columns[state.attack].worst.value;
+    const worstAt = (rho, average) => w0 * (2 + rho - average / a0);
+    const rhoAt = (average, worst) => worst / w0 + average / a0 - 2;
+    const averageAt = (rho, worst) => a0 * (2 + rho - worst / w0);
+    for (const rho of d3.ticks(rhoAt(x0, y0), rhoAt(x1, y1), 7)) { // from the left or top edge to the right or bottom one
+      const start = worstAt(rho, x0) <= y1 ? [x0, worstAt(rho, x0)] : [averageAt(rho, y1), y1];
+      const end = worstAt(rho, x1) >= y0 ? [x1, worstAt(rho, x1)] : [averageAt(rho, y0), y0];
+      lines.push({ x1: start[0], y1: start[1], x2: end[0], y2: end[1], rho });
+    }
+  }
+  const chart = Plot.plot({
+    width: Math.min(620, width("plane")), height: 420, marginRight: 60,
+    style, ariaLabel: `Average against worst-class accuracy under ${under()}`,
+    x: { domain: [x0, x1], label: "average accuracy (%)", grid: true },
+    y: { domain: [y0, y1], label: "worst-class accuracy (%)", grid: true },
+    color: { domain: data.runs.map((r) => r.title), range: data.runs.map((r) => r.color) },
+    marks: [
+      Plot.link(lines, { x1: "x1", y1: "y1", x2: "x2", y2: "y2", stroke: "#999", strokeDasharray: "2 3" }),
+      Plot.text(lines, { x: "x2", y: "y2", text: (l) => `rho ${l.rho.toFixed(2)}`, dx: 4, dy: -5, textAnchor: "start", fill: "#555" }),
+      Plot.ruleX(points, { x: (d) => 100 * d.average.value, y1: (d) => 100 * d.worst.low, y2: (d) => 100 * d.worst.high, stroke: "run" }),
+      Plot.ruleY(points, { y: (d) => 100 * d.worst.value, x1: (d) => 100 * d.average.low, x2: (d) => 100 * d.average.high, stroke: "run" }),
+      Plot.dot(points, { x: (d) => 100 * d.average.value, y: (d) => 100 * d.worst.value, fill: "run", r: 6, ariaLabel: "label" }),
+      Plot.text(points, { x: (d) => 100 * d.average.value, y: "name_at", text: "run", dx: 9, dy: -9, textAnchor: "start", fontWeight: 600, stroke: "white", strokeWidth: 4, fill: "run" }),
+      Plot.tip(points, Plot.pointer({ x: (d) => 100 * d.average.value, y: (d) => 100 * d.worst.value, title: "label" })),
+    ],
+  });
+  put("plane", chart, base ? `Right is better on average, up is better for the weakest class. Dashed lines are of equal rho against ${base.title}. Bars are 95% intervals.` : "Right is better on average, up is better for the weakest class. Bars are 95% intervals. There is no vanilla run, and so no rho.");
+}
+
+function epochs() {
+  const run = data.runs[state.run];
+  if (!run.log) {
+    for (const id of ["weights", "accuracies"]) put(id, "", `${run.title} was trained elsewhere: there is no log of its epochs.`);
+    return;
+  }
+  const lines = (table) => table.flatMap((row, t) => row.map((value, k) => ({ epoch: t + 1, class: data.classes[k], value })));
+  const last = run.log.class_robust_accuracy.at(-1);
+  const names = d3.sort(data.classes.keys(), (k) => last[k]).slice(0, 3).map((k) => data.classes[k]);
+  const colors = ["#D55E00", "#0072B2", "#009E73"];
+  const weak = (d) => names.includes(d.class);
+  const stroke = (d) => (weak(d) ? colors[names.indexOf(d.class)] : "#c4c4c4");
+  for (const [id, key, label, scale] of [["weights", "class_weights", "class weight", 1], ["accuracies", "class_robust_accuracy", "PGD-20 accuracy on validation (%)", 100]]) {
+    const rows = lines(run.log[key]).map((d) => ({ ...d, value: scale * d.value }));
+    const ends = d3.sort(rows.filter((d) => d.epoch === run.log[key].length && weak(d)), (d) => d.value);
+    const apart = d3.max(rows, (d) => d.value) / 16; // so that names do not cover each other
+    ends.forEach((d, i) => { d.at = i ? Math.max(d.value, ends[i - 1].at + apart) : d.value; });
+    const chart = Plot.plot({
+      width: Math.min(500, width(id)), height: 280, marginRight: 85,
+      style, ariaLabel: `${label} of each class over the epochs, ${run.title}`,
+      x: { label: "epoch", interval: 1, ticks: 6, tickFormat: "d" }, y: { label, grid: true, zero: true },
+      marks: [
+        Plot.lineY(rows.filter((d) => !weak(d)), { x: "epoch", y: "value", z: "class", stroke }),
+        Plot.lineY(rows.filter(weak), { x: "epoch", y: "value", z: "class", stroke, strokeWidth: 2 }),
+        run.log.kept ? Plot.ruleX([run.log.kept], { stroke: "#888", strokeDasharray: "3 3" }) : null,
+        Plot.text(ends, { x: "epoch", y: "at", text: "class", textAnchor: "start", dx: 6, fill: stroke, fontWeight: 600 }),
+        Plot.tip(rows, Plot.pointer({ x: "epoch", y: "value", title: (d) => `${d.class}, epoch ${d.epoch}: ${d.value.toFixed(2)}` })),
+      ],
+    });
+    put(id, chart, `${run.title}: ${label} of each class over the epochs. In colour the three weakest at the end: ${names.join(", ")}.` + (run.log.kept ? ` Dashed: the epoch that was kept, ${run.log.kept}.` : ""));
+  }
+}
+
+function confusion() {
+  const run = data.runs[state.run], column = run.columns[state.attack];
+  const weakest = data.classes.indexOf(column.worst.class);
+  const few = data.classes.length <= 30;
+  const cells = column.confusion.flatMap((row, i) => (few || i === weakest ? row.map((share, j) => ({ share, from: data.classes[i], to: data.classes[j], own: i === j })) : []))
+    .map((c) => ({ ...c, label: `${c.from} taken for ${c.to}: ${percent(c.share)}%` }));
+  const size = few ? Math.min(width("confusion"), 130 + 46 * data.classes.length) : width("confusion");
+  const chart = Plot.plot({
+    width: size, height: few ? 90 + 34 * data.classes.length : 150, marginLeft: 95, marginBottom: 70, padding: 0.04,
+    style, ariaLabel: `What each class is taken for under ${under()}, ${run.title}`,
+    x: { domain: data.classes, label: "predicted", tickRotate: -40 }, y: { domain: few ? data.classes : [column.worst.class], label: null },
+    color: { type: "sqrt", scheme: "blues", domain: [0, 1] },
+    marks: [
+      Plot.cell(cells, { x: "to", y: "from", fill: "share", ariaLabel: "label" }),
+      Plot.cell(cells.filter((c) => c.own), { x: "to", y: "from", stroke: "#333", fill: "none" }),
+      few ? Plot.text(cells.filter((c) => c.share >= 0.005), { x: "to", y: "from", text: (d) => (100 * d.share).toFixed(0), fill: (d) => (d.share > 0.35 ? "white" : "black"), fontSize: 10 }) : null,
+      Plot.tip(cells, Plot.pointer({ x: "to", y: "from", title: "label" })),
+    ],
+  });
+  const thieves = column.confusion[weakest].map((share, j) => ({ share, name: data.classes[j] })).filter((_, j) => j !== weakest).sort((a, b) => b.share - a.share).slice(0, 3);
+  put("confusion", chart, `${run.title} under ${under()}, percent of each row. ${column.worst.class}, the weakest, is taken for ${thieves.map((t) => `${t.name} (${percent(t.share)}%)`).join(", ")}.`);
+}
+
+function draw() { classwise(); plane(); confusion(); }
+
+document.querySelectorAll("[name=attack]").forEach((input) => input.addEventListener("change", () => { state.attack = input.value; draw(); }));
+document.querySelectorAll("[name=shown]").forEach((input) => input.addEventListener("change", () => {
+  const index = Number(input.value);
+  if (input.checked) state.shown.add(index);
+  else if (state.shown.size > 1) state.shown.delete(index);
+  else input.checked = true; // one run at least
+  draw();
+}));
+document.querySelectorAll("[name=run]").forEach((input) => input.addEventListener("change", () => { state.run = Number(input.value); epochs(); confusion(); }));
+let pending;
+addEventListener("resize", () => { clearTimeout(pending); pending = setTimeout(() => { draw(); epochs(); }, 150); });
+draw();
+epochs();
+document.body.dataset.ready = "yes";

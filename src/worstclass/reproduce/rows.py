@@ -1,0 +1,97 @@
+"""Rows of the paper: a recipe each, and the runs that were made by it."""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from worstclass.config import Config, make_config, read_recipe, recipe_names
+from worstclass.errors import UserError
+from worstclass.report.results import Result, load_results, method_title
+from worstclass.runs import open_run
+
+METHODS = ("trades", "frl-rw", "frl-rwrm", "csl", "wat", "wat-reference")
+SAME = ("method", "objective", "variant", "data", "model", "eta", "focus_class", "focus_weight", "class_weights", "eps")
+
+
+@dataclass(frozen=True)
+class Row:
+    """A row as the paper has it: its title, the recipe that makes it if one is shipped, and the runs at hand."""
+
+    title: str
+    recipe: str | None
+    results: tuple[Result, ...] = ()
+
+    def missing(self, attacks: Sequence[str]) -> list[str]:
+        """The commands that make what is not there."""
+        wanted = ",".join(attacks)
+        if not self.results:
+            if self.recipe is None:
+                return [f"{self.title}: no run was given, and no recipe is shipped for it here"]
+            evaluate = f"worstclass evaluate runs/{self.recipe}-seed1 --attacks {wanted}"
+            return [f"{self.title}: worstclass train {self.recipe} && {evaluate}"]
+        lines = []
+        for result in self.results:
+            lacking = ",".join(attack for attack in attacks if attack not in result.columns)
+            if lacking:
+                lines.append(f"{self.title}: worstclass evaluate {result.folder} --attacks {lacking}")
+        return lines
+
+    def differences(self) -> list[str]:
+        """Where a run was not made by the recipe as it is shipped, seeds apart."""
+        if self.recipe is None:
+            return []
+        recipe = make_config(read_recipe(self.recipe)).model_dump()
+        lines = []
+        for result in self.results:
+            own = result.config.model_dump()
+            changed = [f"{key} = {own[key]}" for key in own if own[key] != recipe[key] and key != "seed"]
+            if changed:
+                lines.append(f"{result.folder}: not the recipe {self.recipe}: {', '.join(changed)}")
+        return lines
+
+
+def collect(folders: Sequence[Path], settings: Iterable[tuple[str, str]]) -> dict[tuple[str, str], list[Result]]:
+    """Evaluated runs by data and model: those of the paper's `settings` that were given, or all if none was.
+
+    Runs of one setting are compared with the first TRADES run among them.
+    """
+    if not folders:
+        raise UserError("no run folder was given.")
+    groups: dict[tuple[str, str], list[Path]] = {}
+    for folder in folders:
+        config = open_run(folder).config
+        groups.setdefault((config.data, config.model), []).append(folder)
+    chosen = [key for key in settings if key in groups] or list(groups)
+    return {key: load_results(groups[key]) for key in chosen}
+
+
+def rows_of(results: Sequence[Result], recipes: Sequence[str], setting: tuple[str, str]) -> list[Row]:
+    """For each recipe (without its setting, such as `wat-eta0.5`), the runs that have its method and parameters."""
+    rows = []
+    several = any("-eta" in name for name in recipes)
+    for name in recipes:
+        full = recipe_of(name, setting)
+        template = make_config(read_recipe(full)) if full else _template(name)
+        matching = tuple(result for result in results if _matches(result.config, template, anywhere=full is None))
+        eta = f", eta {template.eta:g}" if several and template.method == "wat" else ""
+        rows.append(Row(method_title(template) + eta, full, matching))
+    return rows
+
+
+def recipe_of(name: str, setting: tuple[str, str]) -> str | None:
+    """The shipped recipe for a method in a setting, if there is one."""
+    data, model = setting
+    candidates = (f"{data}-{model}-{name}", f"{data}-{name}")
+    return next((candidate for candidate in candidates if candidate in recipe_names()), None)
+
+
+def _template(name: str) -> Config:
+    """A method in the paper's own setting, for runs in another."""
+    return make_config(read_recipe(f"cifar10-resnet18-{name}"))
+
+
+def _matches(config: Config, template: Config, *, anywhere: bool) -> bool:
+    keys = [key for key in SAME if not (anywhere and key in ("data", "model", "eps"))]
+    if config.method != "wat":
+        keys = [key for key in keys if key not in ("eta", "variant")]
+    return all(getattr(config, key) == getattr(template, key) for key in keys)

@@ -1,0 +1,165 @@
+"""Tables 1 to 5: the same rows and columns, with ours and the paper's in each cell."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+from worstclass.errors import choose
+from worstclass.paper import Reported, reported
+from worstclass.report.results import Result
+from worstclass.reproduce.rows import METHODS, Row, collect, rows_of
+
+Measure = Literal["average", "worst", "class_variance", "rho"]
+ALL = ("natural", "pgd-100", "cw", "autoattack")
+
+
+@dataclass(frozen=True)
+class Spec:
+    """What a table of the paper consists of."""
+
+    number: int
+    title: str
+    settings: tuple[tuple[str, str], ...]
+    recipes: tuple[str, ...]
+    attacks: tuple[str, ...]
+    measures: tuple[Measure, ...]
+
+
+RESNET = ("cifar10", "resnet18")
+ETAS = ("trades", "wat-eta0.01", "wat-eta0.05", "wat", "wat-eta0.5")
+TABLES = {
+    "table1": Spec(
+        1,
+        "Every method with ResNet-18 on CIFAR-10 and CIFAR-100",
+        (RESNET, ("cifar100", "resnet18")),
+        METHODS,
+        ALL,
+        ("average", "worst", "rho"),
+    ),
+    "table2": Spec(
+        2,
+        "Every method with WideResNet-34-10 on CIFAR-10",
+        (("cifar10", "wrn34-10"),),
+        METHODS,
+        ALL,
+        ("average", "worst", "rho"),
+    ),
+    "table3": Spec(3, "WAT under several eta", (RESNET,), ETAS, ALL, ("average", "worst", "rho")),
+    "table4": Spec(
+        4, "CV against rho under CW", (RESNET,), METHODS, ("cw",), ("average", "worst", "class_variance", "rho")
+    ),
+    "table5": Spec(
+        5,
+        "CV against rho on clean images, under PGD-100 and AutoAttack (appendix)",
+        (RESNET,),
+        METHODS,
+        ("natural", "pgd-100", "autoattack"),
+        ("average", "worst", "class_variance", "rho"),
+    ),
+}
+
+
+@dataclass(frozen=True)
+class Cell:
+    """One measure: ours with its interval, and the paper's; accuracies in percent. None: not there, or not bounded."""
+
+    attack: str
+    measure: Measure
+    ours: float | None
+    low: float | None
+    high: float | None
+    paper: float | None
+
+    @property
+    def difference(self) -> float | None:
+        return None if self.ours is None or self.paper is None else self.ours - self.paper
+
+
+@dataclass(frozen=True)
+class Line:
+    """One run of a row, or the row without one."""
+
+    title: str
+    run: Path | None
+    cells: tuple[Cell, ...]
+
+
+@dataclass(frozen=True)
+class Block:
+    """The lines of one data set and network."""
+
+    data: str
+    model: str
+    lines: tuple[Line, ...]
+
+
+@dataclass(frozen=True)
+class PaperTable:
+    """A table of the paper, made again; `missing` are commands, `notes` what to know about the runs."""
+
+    number: int
+    title: str
+    attacks: tuple[str, ...]
+    measures: tuple[Measure, ...]
+    blocks: tuple[Block, ...]
+    missing: tuple[str, ...]
+    notes: tuple[str, ...]
+
+
+def make_table(name: str, folders: Sequence[Path]) -> PaperTable:
+    """Fill a table of the paper (`table1` to `table5`) from evaluated runs."""
+    spec = TABLES[choose("table", name, list(TABLES))]
+    blocks, missing, notes = [], [], []
+    for setting, results in collect(folders, spec.settings).items():
+        rows = rows_of(results, spec.recipes, setting)
+        lines = [line for row in rows for line in _lines(row, spec, setting)]
+        blocks.append(Block(*setting, tuple(lines)))
+        missing += [line for row in rows for line in row.missing(spec.attacks)]
+        notes += [line for row in rows for line in row.differences()]
+        used = {id(result) for row in rows for result in row.results}
+        notes += [f"{r.folder}: has no row in this table" for r in results if id(r) not in used]
+        if not any(result.is_base for result in results):
+            notes.append(f"{'-'.join(setting)}: no TRADES run was given, so there is no rho")
+    return PaperTable(spec.number, spec.title, spec.attacks, spec.measures, tuple(blocks), tuple(missing), tuple(notes))
+
+
+def _lines(row: Row, spec: Spec, setting: tuple[str, str]) -> list[Line]:
+    results: Sequence[Result | None] = row.results or (None,)
+    lines = []
+    for result in results:
+        seed = f", seed {result.config.seed}" if result is not None and len(row.results) > 1 else ""
+        cells = [
+            _cell(row, result, spec, setting, attack, measure) for attack in spec.attacks for measure in spec.measures
+        ]
+        lines.append(Line(row.title + seed, result.folder if result else None, tuple(cells)))
+    return lines
+
+
+def _cell(row: Row, result: Result | None, spec: Spec, setting: tuple[str, str], attack: str, measure: Measure) -> Cell:
+    scale = 100 if measure in ("average", "worst") else 1
+    ours: dict[str, Any] = {}
+    if result is not None and attack in result.columns:
+        column = result.columns[attack]
+        if measure != "rho":
+            ours = column[measure]
+        elif result.is_base:
+            ours = {"value": 0.0}
+        else:
+            ours = column.get("against_base", {}).get("rho", {})
+    value, low, high = (None if ours.get(key) is None else scale * ours[key] for key in ("value", "low", "high"))
+    printed = _printed(row, spec.number, setting, attack)
+    return Cell(attack, measure, value, low, high, None if printed is None else getattr(printed, measure))
+
+
+def _printed(row: Row, table: int, setting: tuple[str, str], attack: str) -> Reported | None:
+    """The paper's own numbers; those of WAT are from its public code, and stand beside both variants."""
+    if row.recipe is None:
+        return None
+    name = row.recipe.removeprefix("-".join(setting) + "-").removesuffix("-reference")
+    method, _, eta = name.partition("-eta")
+    for cell in reported():
+        same_place = (cell.table, cell.data, cell.model, cell.attack) == (table, *setting, attack)
+        if same_place and cell.method == method and (method != "wat" or cell.eta == float(eta or 0.1)):
+            return cell
+    return None
