@@ -16,6 +16,7 @@ from safetensors.torch import save_file
 
 from tiny import tiny_config, write_tiny_npz
 from worstclass.errors import UserError
+from worstclass.outcomes import Outcomes
 from worstclass.report import headline, load_results, rich_table, write_report
 from worstclass.report.gallery import make_gallery
 from worstclass.report.page import page_data
@@ -63,7 +64,7 @@ def test_base_is_chosen_or_given(folders: list[Path]) -> None:
     first = load_results(folders)[1].columns["pgd-5"]["against_base"]
     assert given[0].columns["pgd-5"]["against_base"] == first
     twice = load_results([folders[0], folders[0]])
-    assert [result.title for result in twice] == ["TRADES (trades)", "TRADES (trades)"]
+    assert [result.title for result in twice] == ["TRADES (trades) 1", "TRADES (trades) 2"]
 
 
 def test_a_natural_run_is_never_the_base(folders: list[Path], tmp_path: Path) -> None:
@@ -82,7 +83,9 @@ def test_runs_with_other_attacks_or_radii(folders: list[Path], tmp_path: Path) -
     run = train_run(tiny_config(data, epochs=1), tmp_path / "cw")
     evaluate_subject(run_subject(run), ["cw-5"], run.folder)
     write_report(load_results([folders[0], run.folder]), tmp_path / "report.html")
-    assert "cw-5" not in {path.stem for path in tmp_path.iterdir()}
+    drawn = {path.stem for path in tmp_path.iterdir()}
+    assert "classwise-natural" in drawn
+    assert "classwise-cw-5" not in drawn
     wider = train_run(tiny_config(data, epochs=1, eps=0.1), tmp_path / "wider")
     evaluate_subject(run_subject(wider), ["pgd-5"], wider.folder)
     with pytest.raises(UserError, match="another eps"):
@@ -146,9 +149,65 @@ def test_what_training_took_is_on_the_page(folders: list[Path], tmp_path: Path) 
     assert "<img" not in re.sub(r"<script>.*?</script>", "", page, flags=re.DOTALL)
 
 
+def test_only_what_can_be_compared_is_shown_together(folders: list[Path], tmp_path: Path) -> None:
+    """Without a vanilla run too: other images, and another part of the data."""
+    run = open_run(folders[1])
+    evaluate_subject(run_subject(run, part="valid"), ["pgd-5"], tmp_path / "valid")
+    shutil.copy(run.folder / "recipe.toml", tmp_path / "valid")
+    shutil.copy(run.folder / "run.json", tmp_path / "valid")
+    with pytest.raises(UserError, match="on other images"):
+        load_results([folders[1], tmp_path / "valid"])
+
+
+def test_the_gallery_is_of_what_was_evaluated(folders: list[Path], tmp_path: Path) -> None:
+    """The part and the checkpoint of the card; and nothing if they have changed since."""
+    run = train_run(tiny_config(folders[0].parent / "tiny.npz", method="trades", epochs=8), tmp_path / "run")
+    evaluate_subject(run_subject(run, part="valid"), ["pgd-5"], run.folder)
+    (result,) = load_results([run.folder])
+    pictures = make_gallery(result, "pgd-5").pictures
+    valid = {bytes(image.numpy().tobytes()) for image in run_subject(run, part="valid").images.x[:, 0]}
+    assert pictures
+    for picture in pictures:
+        clean = np.asarray(Image.open(io.BytesIO(base64.b64decode(picture.clean.partition(",")[2]))))
+        assert clean.tobytes() in valid
+    result.card["about"]["weights"] = "0" * 64
+    assert "no longer those that were evaluated" in make_gallery(result, "pgd-5").note
+
+
+def test_a_base_that_is_not_shown_is_on_the_plane(folders: list[Path]) -> None:
+    alone, both = load_results([folders[1]], base=folders[0]), load_results(folders)
+    found, shown = page_data(alone)["base"], page_data(both)["base"]
+    assert (found["title"], shown["title"]) == ("the base run", "TRADES")
+    assert found["columns"]["pgd-5"] == pytest.approx(shown["columns"]["pgd-5"])
+    assert page_data([result for result in both if not result.is_base])["base"] is not None
+
+
+def test_a_class_without_images_is_no_reason_to_fail(folders: list[Path], tmp_path: Path) -> None:
+    results = load_results(folders)
+    for result in results:
+        keep = result.outcomes.labels != 0
+        few = Outcomes(result.outcomes.labels[keep], {k: v[keep] for k, v in result.outcomes.predictions.items()})
+        shutil.copytree(result.folder, tmp_path / result.folder.name)
+        few.save(tmp_path / result.folder.name / "outcomes.npz")
+    shown = load_results([tmp_path / folder.name for folder in folders])
+    write_report(shown, tmp_path / "report.html", gallery=False)
+    assert "a class has no image in this part of the data" in (tmp_path / "report.html").read_text()
+    assert page_data(shown)["runs"][0]["columns"]["pgd-5"]["classes"][0]["value"] is None
+
+
+def test_data_are_not_downloaded_for_pictures(tmp_path: Path) -> None:
+    wat = Path(__file__).parent.parent / "results" / "cifar10-resnet18-wat-seed1"
+    shutil.copytree(wat, tmp_path / "run")
+    (tmp_path / "run" / "selected.safetensors").write_bytes(b"")
+    (result,) = load_results([tmp_path / "run"])
+    assert "cifar10 is not in" in make_gallery(result, "pgd-100", data_dir=tmp_path / "data").note
+    assert not (tmp_path / "data").exists()
+
+
 def test_a_gallery_without_weights_says_so(folders: list[Path], tmp_path: Path) -> None:
     shutil.copytree(folders[0], tmp_path / "bare")
-    (tmp_path / "bare" / "selected.safetensors").unlink()
+    for name in ("selected.safetensors", "last.safetensors"):
+        (tmp_path / "bare" / name).unlink()
     (result,) = load_results([tmp_path / "bare"])
     gallery = make_gallery(result, "pgd-5")
     assert gallery.pictures == ()

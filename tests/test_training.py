@@ -28,7 +28,7 @@ from worstclass.runs import LAST, LOG, RECIPE, SELECTED, open_run, selection_sco
 from worstclass.stats import ClassStats
 from worstclass.strategies import WAT, uniform
 from worstclass.train import Plan, fit, new_state
-from worstclass.train.checkpoint import load_tensors
+from worstclass.train.checkpoint import load_tensors, save_tensors
 from worstclass.train.engine import Engine
 
 METHODS: tuple[Method, ...] = ("natural", "pgd-at", "trades", "fixed", "wat", "frl-rw", "frl-rwrm", "csl")
@@ -259,6 +259,7 @@ class TestResume:
         assert open_run(whole).about.get("resumed") is None
         resumed = open_run(pieces).about["resumed"]
         assert [(note["epoch"], note["step"]) for note in resumed] == [(2, 1), (2, 2)]
+        assert resumed[0]["engine"] == open_run(whole).about["engine"]
 
     def test_checkpoints_come_by_the_clock(self, data: Path, tmp_path: Path) -> None:
         """In less than a minute, none but the last; what came after the last one is made again."""
@@ -275,6 +276,36 @@ class TestResume:
         run = train_run(config, tmp_path / "pieces", resume=True)
         assert [line["epoch"] for line in run.log] == [1, 2, 3]
         assert_same_run(tmp_path / "whole", tmp_path / "pieces")
+
+    def test_a_checkpoint_from_within_an_epoch_is_no_epoch(self, data: Path, tmp_path: Path) -> None:
+        """It continues the run; it is not evaluated under the name of the epoch before."""
+
+        def stop(epoch: int, step: int, steps: int) -> None:
+            if (epoch, step) == (2, 3):
+                raise KeyboardInterrupt
+
+        config = tiny_config(data, epochs=2)
+        with pytest.raises(KeyboardInterrupt):
+            train_run(config, tmp_path / "run", on_step=stop, checkpoint_minutes=0)
+        run = open_run(tmp_path / "run")
+        with pytest.raises(UserError, match="from within epoch 2"):
+            run.load_model("last")
+        assert run.load_model("selected")[1] == 1
+
+    def test_a_checkpoint_without_the_selected_weights_does_not_empty_them(self, data: Path, tmp_path: Path) -> None:
+        """As earlier versions wrote it."""
+        run = train_run(tiny_config(data, epochs=1), tmp_path / "run")
+        tensors, header = load_tensors(run.folder / LAST)
+        save_tensors(run.folder / LAST, {k: v for k, v in tensors.items() if not k.startswith("selected.")}, header)
+        (run.folder / SELECTED).unlink()
+        train_run(run.config, run.folder, resume=True)
+        assert not (run.folder / SELECTED).exists()
+
+    def test_half_a_line_of_the_log_is_left_out(self, data: Path, tmp_path: Path) -> None:
+        run = train_run(tiny_config(data, epochs=2), tmp_path / "run")
+        text = (run.folder / LOG).read_text()
+        (run.folder / LOG).write_text(text[: text.index("\n") + 20])
+        assert [line["epoch"] for line in run.log] == [1]
 
     def test_a_selected_epoch_newer_than_the_checkpoint_is_put_right(self, data: Path, tmp_path: Path) -> None:
         """As if killed between the two files: the checkpoint's own selection counts."""
@@ -418,6 +449,7 @@ def test_compiled_a_run_is_the_same(
         monkeypatch.setattr(f"worstclass.train.{module}.to_float", lambda x: x.double() / 255)
     monkeypatch.setattr(Engine, "prepare", lambda self, work, *_: work)
     monkeypatch.setattr(torch, "compile", functools.partial(torch.compile, backend="aot_eager"))
+    torch._dynamo.utils.counters.clear()
     config = tiny_config(data, method=method, epochs=2)
     train, valid = split_validation(open_source(config.data).read("train"), 3, 0.25)
     weights, records = [], []
@@ -427,6 +459,7 @@ def test_compiled_a_run_is_the_same(
         state = new_state(model, strategy, config.make_plan())
         records.append(list(fit(state, train, valid, config.make_objective(), config.make_plan(), engine=engine)))
         weights.append(model.state_dict())
+    assert not torch._dynamo.utils.counters["graph_break"]
     for name, tensor in weights[0].items():
         assert torch.allclose(tensor, weights[1][name], atol=1e-9), name
     for one, other in zip(*records, strict=True):
@@ -440,6 +473,50 @@ def test_a_loss_that_is_not_finite_stops_the_run_and_says_where() -> None:
     with pytest.raises(TrainingError, match=r"epoch 2, step 2: .*still sound"):
         list(fit(state, images(60), images(9), Natural(), the_plan))
     assert state.epoch == 1
+
+
+class Masked(nn.Module):
+    """Holds an infinity that is no weight: a mask, frozen."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.net = SmallCNN(3, 1)
+        self.mask = nn.Parameter(torch.tensor([-torch.inf]), requires_grad=False)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        logits: torch.Tensor = self.net(x)
+        return logits
+
+
+def test_a_frozen_infinity_is_saved_and_weights_that_are_not_finite_are_an_error(
+    data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("worstclass.runs.make_model", lambda *_, **__: Masked())
+    run = train_run(tiny_config(data, epochs=1), tmp_path / "run")
+    assert (run.folder / LAST).is_file()
+    assert (run.folder / SELECTED).is_file()
+
+
+class Noisy(nn.Module):
+    """Draws in evaluation mode too."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.net = make_model("small-cnn", num_classes=3, in_channels=1, seed=1)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        logits: torch.Tensor = self.net(x + 0.1 * torch.randn_like(x))
+        return logits
+
+
+def test_a_model_that_draws_in_validation_trains_the_same_way_twice(
+    data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("worstclass.runs.make_model", lambda *_, **__: Noisy())
+    for name in ("one", "other"):
+        torch.rand(3 if name == "one" else 5)
+        train_run(tiny_config(data, epochs=2), tmp_path / name)
+    assert_same_run(tmp_path / "one", tmp_path / "other")
 
 
 def test_a_run_that_breaks_leaves_its_last_good_checkpoint(

@@ -146,6 +146,40 @@ def test_sums_and_relus_become_part_of_the_convolutions() -> None:
     assert not [node for node in folded.module.graph.nodes if node.op == "call_function" and "relu" in node.name]
 
 
+@pytest.mark.parametrize("wrapper", [Random, BakedRandom, Coin, Quantised])
+def test_an_untrained_model_cannot_hide_behind_zeros(wrapper: Any) -> None:
+    """With a last layer of zeros every model has the same logits and no slope; it is not folded for that."""
+    model = wrapper(SmallCNN(10, 3)).eval()
+    with torch.no_grad():
+        model.model.linear.weight.zero_()
+        model.model.linear.bias.zero_()
+    assert fold(model, torch.rand(4, 3, 16, 16)) is None
+    plain = SmallCNN(10, 3).eval()
+    with torch.no_grad():
+        plain.linear.weight.zero_()
+    assert fold(plain, torch.rand(4, 3, 16, 16)) is not None
+
+
+class Hooked(nn.Module):
+    """A ReLU with a hook: fused into the convolution it would lose it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.conv, self.relu, self.head = nn.Conv2d(3, 8, 3), nn.ReLU(), nn.Linear(8, 10)
+        self.relu.register_forward_hook(lambda module, inputs, output: output.clamp(max=0.2))
+
+    def forward(self, x: Tensor) -> Tensor:
+        logits: Tensor = self.head(self.relu(self.conv(x)).mean((2, 3)))
+        return logits
+
+
+def test_a_hook_is_kept() -> None:
+    model, x = Hooked().eval(), torch.rand(4, 3, 16, 16)
+    folded = fold(model, x, fuse=True)
+    assert folded is not None
+    assert torch.allclose(folded(x), model(x), atol=1e-6)
+
+
 class Peculiar(nn.Module):
     """Convolutions that may not be fused as they stand: used twice, added to themselves, to a row, padded by a word."""
 

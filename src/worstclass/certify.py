@@ -8,6 +8,7 @@ from torch import nn
 
 from worstclass.data import to_float
 from worstclass.errors import UserError
+from worstclass.models import runs_user_code
 from worstclass.outcomes import ANY, NATURAL, Outcomes
 from worstclass.runs import Run
 from worstclass.subjects import check_comparable, load_card, load_outcomes, run_subject
@@ -57,8 +58,10 @@ def certify_outcomes(
     card = load_card(folder)
     for other in others:
         check_comparable(card["about"], load_card(other)["about"], str(other))
-    attack = strongest(evaluations[0], [e.predictions.keys() for e in evaluations])
     own = evaluations[0]
+    if len(np.unique(own.labels)) < len(class_names):
+        return _not_applicable(2, "every class has images", "a class has no image in this part of the data")
+    attack = strongest(evaluations)
     losses = np.stack([each.predictions[attack] != each.labels for each in evaluations])
     unseen = card["about"].get("part") == "test"
     seen = "test images: no part in training or selection" if unseen else "validation images chose weights and epoch"
@@ -72,9 +75,11 @@ def certify_outcomes(
     )
 
 
-def strongest(own: Outcomes, shared: Sequence[object]) -> str:
-    """The attack, known for all, under which the model is right least often."""
-    names = [name for name in own.predictions if not name.endswith(ANY) and all(name in s for s in shared)]  # type: ignore[operator]
+def strongest(evaluations: Sequence[Outcomes]) -> str:
+    """The attack, known for all, under which the first of them is right least often."""
+    own = evaluations[0]
+    names = [name for name in own.predictions if not name.endswith(ANY)]
+    names = [name for name in names if all(name in each.predictions for each in evaluations)]
     return min(names, key=lambda name: (np.mean(own.predictions[name] == own.labels), name == NATURAL))
 
 
@@ -91,7 +96,7 @@ def linear_rows(model: nn.Module) -> Floats | None:
 
 def _certify_linear(run: Run, delta: float, gamma: float, data_dir: Path, allow_code: bool) -> Certificate:
     model = run.config.model
-    if ":" not in model:
+    if not runs_user_code(model):
         return _not_applicable(3, "linear", f"the network is {model}")
     if not allow_code:
         return _not_applicable(3, "linear", f"{model} is code of your own; pass --allow-code to look at it")
@@ -104,7 +109,8 @@ def _certify_linear(run: Run, delta: float, gamma: float, data_dir: Path, allow_
 
 
 def _played(run: Run, costs: Floats) -> Floats:
-    """The weights of the average and of each class, as the method played them."""
+    """The weights of the average and of each class, as the method set them. (The reference variant of WAT then trains
+    with other multiples of them; the theorem does not depend on how a classifier was trained.)"""
     if run.config.method == "wat":
         exponent = run.config.eta * np.array([line["strategy"]["cumulative_cost"] for line in run.log])
         weights = np.exp(exponent - exponent.max(1, keepdims=True))

@@ -1,4 +1,4 @@
-"""The command: train, evaluate, report, demo, recipes."""
+"""The command: train, evaluate, report, reproduce, certify, bench, recipes, demo."""
 
 import re
 import sys

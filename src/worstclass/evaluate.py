@@ -17,7 +17,7 @@ from worstclass.attacks.view import Passes, Strict, View, recorded, search_view
 from worstclass.data import Images, to_float
 from worstclass.errors import AttackError, UserError
 from worstclass.outcomes import ANY, NATURAL, STANDS, Ints, Outcomes, Progress
-from worstclass.precision import Precision, allow_tf32
+from worstclass.precision import Precision, allow_tf32, on
 from worstclass.rng import PerSample
 from worstclass.types import BallAttack, Classifier
 
@@ -61,7 +61,7 @@ def evaluate(
     """
     model.eval()
     trial = _Trial(model, images, seed, batch_size, progress or Progress(), notify or (lambda _: None))
-    with allow_tf32(False):  # no TF32 in a number that is reported
+    with allow_tf32(False), on(trial.a_batch().device):  # no TF32 in a number that is reported
         outcomes = _evaluate(trial, attacks, precision, passes)
     if must_harm:
         for name in list(outcomes.predictions)[1:]:

@@ -3,7 +3,7 @@
 import functools
 import warnings
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from contextvars import ContextVar
 from typing import Any, Literal, ParamSpec, TypeVar
 
@@ -24,7 +24,9 @@ def compiled(function: Callable[P, R]) -> Callable[P, R]:
 
     @functools.wraps(function)
     def either(*args: P.args, **kwargs: P.kwargs) -> R:
-        return (fast() if _compiling.get() else function)(*args, **kwargs)
+        if torch.compiler.is_dynamo_compiling() or not _compiling.get():  # inside a larger function it is part of it
+            return function(*args, **kwargs)
+        return fast()(*args, **kwargs)
 
     return either
 
@@ -64,6 +66,11 @@ def _switches(allowed: bool) -> list[tuple[Any, str, Any]]:
         value = "tf32" if allowed else "ieee"
         return [(part, "fp32_precision", value) for part in (torch.backends.cuda.matmul, cudnn.conv, cudnn.rnn)]
     return [(part, "allow_tf32", allowed) for part in (torch.backends.cuda.matmul, cudnn)]  # torch before 2.9
+
+
+def on(device: torch.device) -> AbstractContextManager[object]:
+    """Make a GPU the current one: graphs are captured and replayed on that."""
+    return torch.cuda.device(device) if device.type == "cuda" else nullcontext()
 
 
 @contextmanager

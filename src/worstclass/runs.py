@@ -18,7 +18,7 @@ from worstclass.card import versions
 from worstclass.config import Config, make_config, read_recipe, to_toml
 from worstclass.data import Images, open_source, split_validation, to_float
 from worstclass.data.sources import Notify
-from worstclass.errors import UserError
+from worstclass.errors import TrainingError, UserError
 from worstclass.files import read_json, write_atomic, write_json
 from worstclass.models import Normalized, make_model, runs_user_code
 from worstclass.stats import ClassStats
@@ -47,7 +47,8 @@ class Run:
     @property
     def log(self) -> list[dict[str, Any]]:
         """The records of its epochs."""
-        return [json.loads(line) for line in (self.folder / LOG).read_text().splitlines()]
+        text = (self.folder / LOG).read_text()
+        return [json.loads(line) for line in text[: text.rfind("\n") + 1].splitlines()]  # a kill may leave half a line
 
     def load_model(self, which: str = "selected", *, allow_code: bool = False) -> tuple[nn.Module, int]:
         """The network of the selected or the last epoch, in evaluation mode, and the number of that epoch."""
@@ -57,6 +58,10 @@ class Run:
         refuse_code(self.config, allow_code)
         model = build_model(self.config, self.about["num_classes"], self.about["in_channels"], None)
         tensors, header = load_tensors(path)
+        if header.get("step"):
+            raise UserError(
+                f"{path} is from within epoch {header['epoch'] + 1}: continue the run, or take the selected epoch."
+            )
         load_weights(model, section(tensors, "model"), path)
         return model.eval(), int(header["epoch"])
 
@@ -153,9 +158,10 @@ def train_run(
     state = new_state(model, strategy, plan, device)
     keeper = _Keeper(out, state, 60 * checkpoint_minutes)
     if resume:
+        now = about
         about = keeper.restore(about)
         if state.epoch < plan.epochs:
-            note = {"epoch": state.epoch + 1, "step": state.step, **_describe_device(torch.device(device))}
+            note = {"epoch": state.epoch + 1, "step": state.step, "engine": now["engine"], "versions": now["versions"]}
             about["resumed"] = [*about.get("resumed", []), note]
             write_json(out / ABOUT, about)
     else:
@@ -170,7 +176,8 @@ def train_run(
             keeper.save_if_due()
 
     def fall_back(line: str) -> None:
-        about["engine"] |= {"fast": False, "fell_back": line}
+        part = about["resumed"][-1] if resume else about
+        part["engine"] |= {"fast": False, "fell_back": line}
         write_json(out / ABOUT, about)
         on_fallback(line)
 
@@ -206,7 +213,10 @@ class _Keeper:
         """The selected weights first: a run whose state is final has them. Weights that are not finite are not kept."""
         if time.monotonic() - self._saved < self._interval and not at_once:
             return
-        if not all(bool(parameter.isfinite().all()) for parameter in self._state.model.parameters()):
+        trained = [parameter for parameter in self._state.model.parameters() if parameter.requires_grad]
+        if not all(bool(parameter.isfinite().all()) for parameter in trained):
+            if at_once:
+                raise TrainingError("the weights are not finite at the end of the run: its last checkpoint is kept.")
             return
         self._write_selected()
         more = {f"selected.{name}": tensor for name, tensor in self._weights.items()}
@@ -235,7 +245,7 @@ class _Keeper:
         return before
 
     def _write_selected(self) -> None:
-        if self._best is not None and self._best != self._written:
+        if self._best is not None and self._best != self._written and self._weights:
             weights = {f"model.{name}": tensor for name, tensor in self._weights.items()}
             save_tensors(self._out / SELECTED, weights, self._best)
             self._written = self._best

@@ -17,13 +17,13 @@ from worstclass.errors import UserError
 Floats = NDArray[np.float64]
 DRAWS = 1000  # of signs, for Rademacher terms
 CLAIMS = {
-    1: "worst class of the best epoch <= weighted average cost + log(K + 1) / (T eta)",
-    2: "worst-class robust risk <= its empirical value + 2 * complexity + 3 sqrt(K log(2 / delta) / (2 n))",
+    1: "the worst of the classes, each at its best epoch <= weighted average cost + log(K + 1) / (T eta)",
+    2: "worst-class robust risk <= its empirical value + 2 * complexity + 3 sqrt(log(2 K / delta) / (2 n_k))",
     3: "worst-class robust error <= K * margin errors + complexity + radius term + confidence term",
 }
 UNION = (
-    "The paper's proof takes the largest of K bounds, each of probability 1 - delta, which needs delta / K each: the "
-    "bound with the union over classes is the one that is proved."
+    "The paper's proof takes the largest of K bounds, each of probability 1 - delta; all of them hold with that "
+    "probability only if each has delta / K. The bound here has; the one printed has not, and is smaller."
 )
 
 
@@ -210,14 +210,14 @@ def theorem2(
         theorem=2,
         claim=CLAIMS[2],
         left=empirical,
-        right=empirical + 2 * complexity + term,
+        right=empirical + 2 * complexity + sound,
         assumptions=assumptions,
         parts={
             "classifiers": float(len(losses)),
             "Rademacher complexity, by signs": complexity,
             "Rademacher complexity, Massart": max(massart(part) for part in parts),
-            "confidence term": term,
-            "bound with the union over classes": empirical + 2 * complexity + sound,
+            "confidence term": sound,
+            "bound as printed": empirical + 2 * complexity + term,
         },
         notes=(UNION,),
         confidence=1 - delta,
@@ -280,7 +280,7 @@ def theorem3(
     union = 3 * sqrt(log(2 * classes / delta) / (2 * int(counts.min())))
     robust = linear_robust_error(weights, x, y, eps=eps)
     worst = max(float(robust[y == k].mean()) for k in range(classes))
-    right = empirical + complexity + radius + term
+    right = empirical + complexity + radius + union
     assumptions = (
         Assumption("linear, without bias", True, f"{classes} rows of {dimension}"),
         _equal_sizes(counts),
@@ -300,8 +300,8 @@ def theorem3(
             "K times the share with margin at most gamma": empirical,
             "complexity term": complexity,
             "radius term": radius,
-            "confidence term": term,
-            "bound with the union over classes": empirical + complexity + radius + union,
+            "confidence term": union,
+            "bound as printed": empirical + complexity + radius + term,
         },
         notes=(
             *(["The bound is above one: it says nothing."] if right > 1 else []),

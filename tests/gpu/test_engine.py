@@ -141,7 +141,7 @@ def test_a_model_that_cannot_be_captured_trains_all_the_same() -> None:
 def test_a_deterministic_run_in_pieces_is_one_run(precision: Any, tmp_path: Path) -> None:
     """Stopped within an epoch, and at its end: the same bits."""
     engine = Engine(fast=True, precision=precision, deterministic=True)
-    config = tiny_config(write_tiny_npz(tmp_path / "tiny.npz"), epochs=3)
+    config = tiny_config(write_tiny_npz(tmp_path / "tiny.npz"), epochs=3, model="wrn10-1")
     options: dict[str, Any] = {"engine": engine, "device": "cuda", "checkpoint_minutes": 0}
     try:
         train_run(config, tmp_path / "whole", **options)
@@ -155,7 +155,7 @@ def test_a_deterministic_run_in_pieces_is_one_run(precision: Any, tmp_path: Path
         train_run(config, tmp_path / "pieces", resume=True, **options)
     finally:
         torch.use_deterministic_algorithms(False)
-    assert open_run(tmp_path / "pieces").about["resumed"][0]["gpu"] == torch.cuda.get_device_name()
+    assert open_run(tmp_path / "pieces").about["resumed"][0]["engine"]["gpu"] == torch.cuda.get_device_name()
     assert open_run(tmp_path / "pieces").about["engine"]["fast"]
     for name in (LAST, SELECTED):
         assert (tmp_path / "whole" / name).read_bytes() == (tmp_path / "pieces" / name).read_bytes(), name

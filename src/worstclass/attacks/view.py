@@ -97,8 +97,9 @@ def search_view(model: Classifier, x: Tensor, *, precision: Precision = "fp32", 
 
 
 def recorded(view: View, x: Tensor) -> Classifier:
-    """The view, recorded for images of this shape where that can be done: on a GPU, by a model that never waits."""
-    if not x.is_cuda:
+    """The view, recorded for images of this shape where that can be done: on a GPU, folded, by a model that never
+    waits. One that is used as it is may draw at random, and a recording would freeze the draw."""
+    if not x.is_cuda or view.own_format:
         return view
     try:
         with no_waiting():

@@ -70,6 +70,9 @@ def bench_training(
         take = _public_step(state, images) if name == PUBLIC else _our_step(state, images, plan, ENGINES[name])
         seconds, start = _time(take, batch_size, steps, device, started)
         memory = torch.cuda.max_memory_allocated() if device.type == "cuda" else 0
+        del take, state, network  # the next one's memory is its own
+        torch.use_deterministic_algorithms(False)
+        torch.backends.cudnn.deterministic = False
         yield StepTime(name, seconds, batch_size / seconds, batch_size * work / seconds, memory, start)
 
 
@@ -96,7 +99,7 @@ def _our_step(state: State, images: Images, plan: Plan, engine: Engine) -> Calla
 
 def _public_step(state: State, images: Images) -> Callable[[Tensor], None]:
     """TRADES as its public code has it: clean logits anew in each attack step and thrice in training, all gradients
-    kept; torch's defaults, which are TF32 convolutions. Without augmentation, which is the data loader's there."""
+    kept; TF32 allowed, as it is for convolutions unless somebody forbids it. No augmentation: that is the loader's."""
     model, optimizer = state.model, state.optimizer
 
     def step(index: Tensor) -> None:

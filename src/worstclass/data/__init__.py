@@ -1,13 +1,14 @@
 """Data on the training device: sources, the stratified split, order and augmentation."""
 
 from worstclass.data.images import Augment, Images, epoch_order, split_validation, to_float
-from worstclass.data.sources import Source, check_data_name, open_source
+from worstclass.data.sources import Source, check_data_name, data_at_hand, open_source
 
 __all__ = [
     "Augment",
     "Images",
     "Source",
     "check_data_name",
+    "data_at_hand",
     "epoch_order",
     "open_source",
     "split_validation",

@@ -26,6 +26,8 @@ def read_npz_names(path: Path) -> tuple[str, ...]:
             names = tuple(str(k) for k in range(int(labels.max()) + 1))
     if len(names) < 2:
         raise UserError(f"{path} has {len(names)} class(es); two or more are needed.")
+    if len(set(names)) < len(names):
+        raise UserError(f"{path}: two classes have the same name.")
     return names
 
 

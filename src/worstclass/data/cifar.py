@@ -67,18 +67,25 @@ CIFAR100 = Layout(
 
 def ensure_cifar(layout: Layout, data_dir: Path, notify: Callable[[str, int, int], None] | None = None) -> Path:
     """The folder that holds the files: `data_dir`, or one of its usual sub-folders, or freshly downloaded."""
+    found = find_cifar(layout, data_dir)
+    if found is not None:
+        return found
+    download_cifar(layout, data_dir / layout.name, notify)
+    return data_dir / layout.name
+
+
+def find_cifar(layout: Layout, data_dir: Path) -> Path | None:
+    """The folder that holds the files, if there is one; one that holds some of them is an error, unless it is ours."""
     unpacked = Path(layout.url).name.removesuffix(".tar.gz").replace("cifar-10-binary", "cifar-10-batches-bin")
-    candidates = [data_dir, data_dir / layout.name, data_dir / unpacked]
-    for folder in candidates:
+    for folder in (data_dir, data_dir / layout.name, data_dir / unpacked):
         if any((folder / name).is_file() for name in layout.files):
             missing = [name for name in layout.files if not (folder / name).is_file()]
-            if missing and folder == data_dir / layout.name:  # ours: a download that was killed while it unpacked
-                break
+            if missing and folder == data_dir / layout.name:  # a download that was killed while it unpacked
+                return None
             if missing:
                 raise UserError(f"{folder} holds {layout.name} but not {', '.join(missing)}.")
             return folder
-    download_cifar(layout, data_dir / layout.name, notify)
-    return data_dir / layout.name
+    return None
 
 
 def read_cifar(layout: Layout, folder: Path, part: Literal["train", "test"]) -> Images:

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Literal
 
 from worstclass.data.arrays import read_npz, read_npz_names
-from worstclass.data.cifar import CIFAR10, CIFAR100, ensure_cifar, read_cifar, read_cifar_names
+from worstclass.data.cifar import CIFAR10, CIFAR100, ensure_cifar, find_cifar, read_cifar, read_cifar_names
 from worstclass.data.folders import folder_names, read_folder
 from worstclass.data.images import Images
 from worstclass.errors import UserError, unknown
@@ -41,6 +41,12 @@ def check_data_name(name: str) -> str:
     elif name not in NAMES:
         raise unknown("data", name, NAMES)
     return name
+
+
+def data_at_hand(name: str, data_dir: Path = Path("data")) -> bool:
+    """Whether a data set can be opened without a download."""
+    layout = {"cifar10": CIFAR10, "cifar100": CIFAR100}.get(name)
+    return layout is None or find_cifar(layout, data_dir) is not None
 
 
 def open_source(name: str, *, data_dir: Path = Path("data"), notify: Notify | None = None) -> Source:

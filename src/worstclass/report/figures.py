@@ -1,6 +1,5 @@
 """Figures as Matplotlib objects: class-wise bars, and what a run did over its epochs."""
 
-import io
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -108,12 +107,3 @@ def save_figure(figure: Figure, path: Path) -> list[Path]:
             written.append(path.with_name(f"{path.name.removesuffix(path.suffix)}.{ending}"))
             figure.savefig(written[-1], dpi=150, metadata=metadata)
     return written
-
-
-def to_svg(figure: Figure) -> str:
-    """A figure as an SVG element for a page."""
-    with matplotlib.rc_context(STYLE):
-        buffer = io.StringIO()
-        figure.savefig(buffer, format="svg", metadata={"Date": None})
-    text = buffer.getvalue()
-    return text[text.index("<svg") :]

@@ -12,12 +12,12 @@ from torch import Tensor
 
 from worstclass.attacks import PGD, make_attack, pgd
 from worstclass.attacks.lanes import predict
-from worstclass.data import to_float
+from worstclass.data import data_at_hand, to_float
 from worstclass.errors import UserError
 from worstclass.outcomes import NATURAL
 from worstclass.report.results import Result
 from worstclass.rng import PerSample
-from worstclass.runs import SELECTED
+from worstclass.runs import LAST, SELECTED
 from worstclass.subjects import run_subject
 
 SHOWN = 4
@@ -48,12 +48,23 @@ def make_gallery(result: Result, attack: str, *, data_dir: Path = Path("data"), 
     """The first images of the weakest class that `attack` broke, broken again: by it if it is PGD, by PGD-20 if not."""
     weakest = str(result.columns[attack]["worst"]["class"])
     names = result.class_names
-    if result.run is None or not (result.folder / SELECTED).is_file():
+    if result.run is None or not any((result.folder / name).is_file() for name in (SELECTED, LAST)):
         return Gallery(result.title, weakest, f"{result.folder} has no weights: no images can be made")
+    about = result.card["about"]
+    if not data_at_hand(about["data"], data_dir):
+        return Gallery(result.title, weakest, f"{about['data']} is not in {data_dir}: no images can be made")
     try:
-        subject = run_subject(result.run, data_dir=data_dir, allow_code=allow_code)
+        subject = run_subject(
+            result.run,
+            checkpoint=about["checkpoint"],
+            part=about["part"],
+            data_dir=data_dir,
+            allow_code=allow_code,
+        )
     except UserError as error:
         return Gallery(result.title, weakest, str(error).rstrip("."))
+    if any(subject.about[key] != about[key] for key in ("weights", "images")):
+        return Gallery(result.title, weakest, "the weights or the images are no longer those that were evaluated")
     outcomes = result.outcomes
     hit = (outcomes.labels == names.index(weakest)) & (outcomes.predictions[NATURAL] == outcomes.labels)
     rows = np.flatnonzero(hit & (outcomes.predictions[attack] != outcomes.labels))[:SHOWN]
@@ -65,7 +76,7 @@ def make_gallery(result: Result, attack: str, *, data_dir: Path = Path("data"), 
     if not isinstance(search, PGD):
         search = pgd(20, eps=subject.eps, norm=subject.norm)
     model = subject.model.eval()
-    seed = int(result.card["about"]["seed"])  # the same starts as in the evaluation
+    seed = int(about["seed"])  # the same starts as in the evaluation
     x_adv = search.search(model, x, y, generator=PerSample(seed, "evaluate", rows.tolist())).any
     before, after = (predict(model, each).argmax(1).tolist() for each in (x, x_adv))
     factor = 0.5 / float((x_adv - x).abs().max().clamp_min(1e-12))

@@ -4,7 +4,7 @@ const data = JSON.parse(document.getElementById("data").textContent);
 const state = { attack: data.attack, shown: new Set(data.runs.map((_, i) => i)), run: 0 };
 const style = { fontSize: "12px" };
 const percent = (x) => (100 * x).toFixed(1);
-const interval = (m) => `${percent(m.value)}% [${percent(m.low)}, ${percent(m.high)}]`;
+const interval = (m) => (m.value === null ? "no images" : `${percent(m.value)}% [${percent(m.low)}, ${percent(m.high)}]`);
 const shownRuns = () => data.runs.filter((_, i) => state.shown.has(i));
 const under = () => data.attacks.find((a) => a.name === state.attack).title;
 const width = (id) => Math.max(300, Math.min(1020, document.getElementById(id).clientWidth || 1020));
@@ -21,7 +21,7 @@ function classwise() {
     run.columns[state.attack].classes.map((c, k) => ({
       run: run.title, class: data.classes[k], ...c,
       label: `${data.classes[k]}, ${run.title}: ${interval(c)}`,
-    })));
+    }))).filter((d) => d.value !== null);
   const averages = runs.map((run) => ({ run: run.title, value: run.columns[state.attack].average.value }));
   const needed = data.classes.length * (runs.length * 9 + 12);
   const chart = Plot.plot({
@@ -53,7 +53,7 @@ function plane() {
     const gain = rho && rho.value !== null ? `, rho ${rho.value.toFixed(3)}` : "";
     return { run: run.title, average, worst, label: `${run.title}: average ${interval(average)}, worst ${interval(worst)}${gain}` };
   });
-  const base = data.runs.find((run) => run.is_base);
+  const base = data.base;
   const x = d3.extent(points.flatMap((p) => [100 * p.average.low, 100 * p.average.high]));
   const y = d3.extent(points.flatMap((p) => [100 * p.worst.low, 100 * p.worst.high]));
   const pad = (e) => [Math.max(0, e[0] - 2), Math.min(100, e[1] + 2)];
@@ -63,8 +63,8 @@ function plane() {
     p.name_at = i ? Math.max(100 * p.worst.value, all[i - 1].name_at + above) : 100 * p.worst.value;
   });
   const lines = [];
-  if (base && base.columns[state.attack].worst.value > 0) {
-    const a0 = 100 * base.columns[state.attack].average.value, w0 = 100 * base.columns[state.attack].worst.value;
+  const [a0, w0] = base && state.attack in base.columns ? base.columns[state.attack].map((v) => 100 * v) : [0, 0];
+  if (w0 > 0) {
     const worstAt = (rho, average) => w0 * (2 + rho - average / a0);
     const rhoAt = (average, worst) => worst / w0 + average / a0 - 2;
     const averageAt = (rho, worst) => a0 * (2 + rho - worst / w0);

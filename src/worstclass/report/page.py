@@ -109,6 +109,7 @@ def page_data(results: Sequence[Result]) -> dict[str, Any]:
         "classes": results[0].class_names,
         "attacks": [{"name": name, "title": attack_title(name)} for name in names],
         "attack": opening_attack(results),
+        "base": _base(results),
         "runs": [
             {
                 "title": result.title,
@@ -131,6 +132,23 @@ def opening_attack(results: Sequence[Result]) -> str:
     """The attack that the page opens with, and its headline is about."""
     shared = shared_attacks(results)
     return next((name for name in PREFERRED if name in shared), shared[-1])  # natural is always there
+
+
+def _base(results: Sequence[Result]) -> dict[str, Any] | None:
+    """What rho compares with, under each attack; where it is not among the runs, from the differences to it."""
+    for result in results:
+        if result.is_base:
+            pairs = {n: (c["average"]["value"], c["worst"]["value"]) for n, c in result.columns.items()}
+            return {"title": result.title, "columns": pairs}
+    for result in results:
+        pairs = {}
+        for name, column in result.columns.items():
+            if against := column.get("against_base"):
+                gaps = [against[f"{key}_difference"]["value"] for key in ("average", "worst")]
+                pairs[name] = (column["average"]["value"] - gaps[0], column["worst"]["value"] - gaps[1])
+        if pairs:
+            return {"title": "the base run", "columns": pairs}
+    return None
 
 
 def _column(result: Result, name: str) -> dict[str, Any]:
@@ -166,7 +184,8 @@ def _cost(result: Result, hourly_price: float | None) -> str:
     if result.run is None:
         return f"trained elsewhere, weights {result.card['about']['weights'][:12]}"
     seconds = sum(line["seconds"] for line in result.run.log)
-    machine = result.run.about["engine"].get("gpu") or result.card["versions"]["machine"]
+    engine = result.run.about["engine"]
+    machine = engine.get("gpu", engine["device"])
     text = f"{len(result.run.log)} epochs in {_duration(seconds)} of training on {machine}"
     if resumed := result.run.about.get("resumed"):
         text += f", resumed {len(resumed)} time{'s' if len(resumed) > 1 else ''}"

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from worstclass.card import compare_with_base, measure
-from worstclass.config import Config
+from worstclass.config import Config, Method
 from worstclass.errors import UserError
 from worstclass.outcomes import ANY, Outcomes
 from worstclass.runs import RECIPE, Run, open_run
@@ -42,9 +42,11 @@ class Result:
         return self.run.config
 
 
-def load_results(folders: Sequence[Path], base: Path | None = None) -> list[Result]:
-    """Read evaluated runs, and evaluations of other models; rho compares with `base`, or else with the first TRADES
-    (or PGD-AT) run among them."""
+def load_results(
+    folders: Sequence[Path], base: Path | None = None, *, vanilla: Sequence[Method] = ("trades", "pgd-at")
+) -> list[Result]:
+    """Read evaluated runs, and evaluations of other models, all on the same images and in the same ball; rho compares
+    with `base`, or else with the first run among them whose method is `vanilla`."""
     if not folders:
         raise UserError("no run folder was given.")
     runs = [open_run(folder) if (folder / RECIPE).is_file() or not _evaluated(folder) else None for folder in folders]
@@ -52,11 +54,11 @@ def load_results(folders: Sequence[Path], base: Path | None = None) -> list[Resu
     cards = [load_card(folder) for folder in folders]
     if base is None:
         by_method = {run.config.method: run.folder for run in reversed(runs) if run is not None}
-        base = by_method.get("trades", by_method.get("pgd-at"))
+        base = next((by_method[method] for method in vanilla if method in by_method), None)
     base_outcomes = load_outcomes(base) if base else None
-    if base:
-        for folder, card in zip(folders, cards, strict=True):
-            check_comparable(card["about"], load_card(base)["about"], str(folder))
+    first = load_card(base) if base else cards[0]
+    for folder, card in zip(folders, cards, strict=True):
+        check_comparable(card["about"], first["about"], str(folder))
     titles = _titles(folders, runs)
     results = []
     for index, (folder, own) in enumerate(zip(folders, outcomes, strict=True)):
@@ -94,4 +96,5 @@ def _titles(folders: Sequence[Path], runs: Sequence[Run | None]) -> list[str]:
     titles = [
         folder.name if run is None else method_title(run.config) for folder, run in zip(folders, runs, strict=True)
     ]
-    return [t if titles.count(t) == 1 else f"{t} ({f.name})" for t, f in zip(titles, folders, strict=True)]
+    titles = [t if titles.count(t) == 1 else f"{t} ({f.name})" for t, f in zip(titles, folders, strict=True)]
+    return [t if titles.count(t) == 1 else f"{t} {titles[: i + 1].count(t)}" for i, t in enumerate(titles)]

@@ -43,13 +43,13 @@ FIGURES = {
 def draw_figure(name: str, folders: Sequence[Path], setting: tuple[str, str] = RESNET) -> tuple[Figure, list[str]]:
     """A figure of the paper (`figure2` to `figure6`) from evaluated runs, and what is missing or to be noted."""
     spec = FIGURES[choose("figure", name, list(FIGURES))]
-    groups = collect(folders, [setting])
+    groups, notes = collect(folders, [setting])
     if len(groups) > 1:
         raise UserError("a figure shows one data set and network; the runs are of several.")
     ((found, results),) = groups.items()
     rows = rows_of(results, spec.recipes, found)
     missing = [line for row in rows for line in row.missing([spec.attack])]
-    notes = [line for row in rows for line in row.differences()]
+    notes += [line for row in rows for line in row.differences()]
     with matplotlib.rc_context(STYLE):
         if name == "figure2":
             figure = _bars(rows, spec.attack)

@@ -50,11 +50,12 @@ class Row:
         return lines
 
 
-def collect(folders: Sequence[Path], settings: Iterable[tuple[str, str]]) -> dict[tuple[str, str], list[Result]]:
-    """Evaluated runs by data and model: those of the paper's `settings` that were given, or all if none was.
-
-    Runs of one setting are compared with the first TRADES run among them.
-    """
+def collect(
+    folders: Sequence[Path], settings: Iterable[tuple[str, str]]
+) -> tuple[dict[tuple[str, str], list[Result]], list[str]]:
+    """Evaluated runs by data and model: those of the paper's `settings` that were given, or all if none was; and a note
+    for each run that is left out. Runs of one setting are compared with the first TRADES run among them, as in the
+    paper."""
     if not folders:
         raise UserError("no run folder was given.")
     groups: dict[tuple[str, str], list[Path]] = {}
@@ -62,7 +63,10 @@ def collect(folders: Sequence[Path], settings: Iterable[tuple[str, str]]) -> dic
         config = open_run(folder).config
         groups.setdefault((config.data, config.model), []).append(folder)
     chosen = [key for key in settings if key in groups] or list(groups)
-    return {key: load_results(groups[key]) for key in chosen}
+    notes = [
+        f"{folder}: {', '.join(key)} is not in it" for key in groups if key not in chosen for folder in groups[key]
+    ]
+    return {key: load_results(groups[key], vanilla=("trades",)) for key in chosen}, notes
 
 
 def rows_of(results: Sequence[Result], recipes: Sequence[str], setting: tuple[str, str]) -> list[Row]:

@@ -110,8 +110,9 @@ class PaperTable:
 def make_table(name: str, folders: Sequence[Path]) -> PaperTable:
     """Fill a table of the paper (`table1` to `table5`) from evaluated runs."""
     spec = TABLES[choose("table", name, list(TABLES))]
-    blocks, missing, notes = [], [], []
-    for setting, results in collect(folders, spec.settings).items():
+    blocks, missing = [], []
+    groups, notes = collect(folders, spec.settings)
+    for setting, results in groups.items():
         rows = rows_of(results, spec.recipes, setting)
         lines = [line for row in rows for line in _lines(row, spec, setting)]
         blocks.append(Block(*setting, tuple(lines)))

@@ -88,6 +88,7 @@ class Engine:
         """Set what torch keeps globally: TF32 matrix products, or strict float32; and the choice of algorithms."""
         if device.type != "cuda":
             return
+        torch.cuda.set_device(device)  # graphs are captured and replayed on the current one
         set_tf32(self.precision != "fp32")
         torch.backends.cudnn.benchmark = self.fast and not self.deterministic
         if self.deterministic:
@@ -132,6 +133,7 @@ class Captured:
         try:
             self._graphs = {size: self._record(work, size, generator) for size in sizes}
         finally:
+            torch.cuda.synchronize()  # a warm-up that failed may still be running
             for tensor, value in zip(touched, before, strict=True):
                 tensor.copy_(value)
 
