@@ -36,9 +36,9 @@ from worstclass.console import (
     train_with_progress,
 )
 from worstclass.errors import AttackError, TrainingError, UserError, choose, unknown
+from worstclass.execution import Precision
 from worstclass.files import write_atomic, write_json
 from worstclass.models import check_name, runs_user_code
-from worstclass.precision import Precision
 from worstclass.report import headline, load_results, write_report
 from worstclass.report.figures import save_figure
 from worstclass.reproduce import FIGURES, FORMATS, TABLES, draw_figure, make_table, render

@@ -16,8 +16,8 @@ from worstclass.attacks.lanes import predict
 from worstclass.attacks.view import Passes, Strict, View, recorded, search_view
 from worstclass.data import Images, to_float
 from worstclass.errors import AttackError, UserError
+from worstclass.execution import Precision, allow_tf32, on
 from worstclass.outcomes import ANY, NATURAL, STANDS, Ints, Outcomes, Progress
-from worstclass.precision import Precision, allow_tf32, on
 from worstclass.rng import PerSample
 from worstclass.types import BallAttack, Classifier
 

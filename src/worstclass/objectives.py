@@ -6,7 +6,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from worstclass.precision import compiled
+from worstclass.execution import compiled
 from worstclass.rng import Randomness
 from worstclass.types import Attack, Classifier, Losses
 

@@ -24,10 +24,10 @@ from worstclass.checks import (
 from worstclass.data import Images, open_source, split_validation
 from worstclass.errors import UserError
 from worstclass.evaluate import Notify, as_input, evaluate
+from worstclass.execution import Precision
 from worstclass.files import read_json, write_json
 from worstclass.models import make_model
 from worstclass.outcomes import ANY, NATURAL, Outcomes, Progress
-from worstclass.precision import Precision
 from worstclass.runs import RECIPE, Run, check_classifier, fingerprint
 from worstclass.train.checkpoint import digest, load_tensors, load_weights
 from worstclass.types import BallAttack, Norm

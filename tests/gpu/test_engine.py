@@ -11,9 +11,9 @@ from tiny import tiny_config, write_tiny_npz
 from worstclass.attacks import pgd, trades_attack
 from worstclass.config import Method, make_config
 from worstclass.data import Images
+from worstclass.execution import no_waiting
 from worstclass.models import make_model
 from worstclass.objectives import Natural
-from worstclass.precision import no_waiting
 from worstclass.runs import LAST, SELECTED, open_run, train_run
 from worstclass.train.engine import Captured, Engine
 from worstclass.train.loop import Work, new_state, prepare

@@ -10,8 +10,8 @@ from worstclass.attacks.lanes import Hunt, Lanes
 from worstclass.attacks.view import Strict, search_view
 from worstclass.data import Images, to_float
 from worstclass.evaluate import evaluate
+from worstclass.execution import Precision
 from worstclass.models import make_model
-from worstclass.precision import Precision
 
 pytestmark = [
     pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU"),

@@ -15,8 +15,8 @@ import torch.nn.functional as F
 from torch import Tensor, fx, nn
 
 from worstclass.attacks.lanes import predict
+from worstclass.execution import allow_tf32
 from worstclass.models.normalization import Head
-from worstclass.precision import allow_tf32
 from worstclass.types import Classifier
 
 SAME_LOGITS = 1e-3  # of the largest: folding moves roundings, and what it finds is judged by the model itself

@@ -12,8 +12,8 @@ from worstclass import rng
 from worstclass.attacks.ball import column, direction, l2, project, radius_of
 from worstclass.attacks.losses import cw_loss
 from worstclass.errors import UserError, choose
+from worstclass.execution import compiled
 from worstclass.objectives import kl_divergence
-from worstclass.precision import compiled
 from worstclass.rng import Randomness
 from worstclass.types import Classifier, Norm
 

@@ -12,8 +12,8 @@ from worstclass.attacks.view import Passes
 from worstclass.data import Images
 from worstclass.errors import UserError
 from worstclass.evaluate import Notify, as_input, evaluate
+from worstclass.execution import Precision, allow_tf32
 from worstclass.outcomes import STANDS
-from worstclass.precision import Precision, allow_tf32
 from worstclass.types import Classifier, Norm
 
 Standing = NDArray[np.bool_]

@@ -11,9 +11,9 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from worstclass.attacks import PGD, trades_attack
 from worstclass.data import Augment, Images, to_float
+from worstclass.execution import allow_tf32
 from worstclass.models import make_model
 from worstclass.objectives import Trades
-from worstclass.precision import allow_tf32
 from worstclass.strategies import uniform
 from worstclass.train.engine import Engine
 from worstclass.train.loop import Plan, State, new_state, prepare

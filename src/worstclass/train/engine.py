@@ -13,7 +13,7 @@ from torch.func import functional_call
 
 from worstclass.attacks.folding import fold
 from worstclass.errors import UserError
-from worstclass.precision import Precision, compiling, no_waiting, set_tf32
+from worstclass.execution import Precision, compiling, no_waiting, set_tf32
 from worstclass.types import Classifier, Losses, Objective
 
 WARM_UP_STEPS = 3
