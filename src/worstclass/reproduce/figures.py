@@ -76,8 +76,8 @@ def _bars(rows: Sequence[Row], attack: str) -> Figure:
         axes.errorbar(range(len(value)), value, [value - low, high - value], fmt="none", ecolor="#333333", capsize=2)
         average = 100 * result.columns[attack]["average"]["value"]
         axes.axhline(average, color="#333333", linestyle="--", linewidth=1)
-        axes.annotate(f"average {average:.1f}", (len(value) - 0.5, average), ha="right", va="bottom", fontsize=8)
-        axes.annotate(f"{value[weakest]:.1f}", (weakest, high[weakest]), ha="center", va="bottom", fontsize=8)
+        worst = f"{result.class_names[weakest]} {value[weakest]:.1f}"
+        axes.set_title(f"{row.title}: average {average:.1f} (dashed), {worst}", loc="left")
         _class_axis(axes, result.class_names)
     figure.axes[0].set_ylabel(f"accuracy under {attack_title(attack)} (%)")
     return figure
