@@ -549,10 +549,11 @@ def test_ctrl_c_says_how_to_go_on(data: Path, tmp_path: Path) -> None:
         "import signal; signal.signal(signal.SIGINT, signal.default_int_handler); import worstclass.cli as c; c.main()"
     )
     command = [sys.executable, "-c", start, "train", str(tmp_path / "r.toml"), "--out", str(tmp_path / "run")]
+    command += ["--checkpoint-minutes", "0.02"]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
         try:
             deadline = time.monotonic() + 120
-            while not (tmp_path / "run" / LAST).exists() and time.monotonic() < deadline:
+            while not (tmp_path / "run" / SELECTED).exists() and time.monotonic() < deadline:
                 time.sleep(0.1)
             process.send_signal(signal.SIGINT)
             stdout, stderr = process.communicate(timeout=60)
@@ -561,7 +562,7 @@ def test_ctrl_c_says_how_to_go_on(data: Path, tmp_path: Path) -> None:
     assert process.returncode == 130
     assert f"worstclass train --resume {tmp_path / 'run'}" in stdout
     assert "Traceback" not in stderr
-    assert open_run(tmp_path / "run").load_model("last")[1] >= 1
+    assert open_run(tmp_path / "run").load_model("selected")[1] >= 1
 
 
 def test_same_seed_same_run_other_seed_other_run(data: Path, tmp_path: Path) -> None:

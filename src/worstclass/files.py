@@ -1,11 +1,12 @@
 """Files that are whole or absent, whatever happens while they are written."""
 
 import contextlib
+import fcntl
 import io
 import json
 import os
 import zipfile
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -28,6 +29,26 @@ def write_atomic(path: Path, content: bytes) -> None:
             os.fsync(folder)
         finally:
             os.close(folder)
+
+
+def keep_previous(path: Path, previous: Path) -> None:
+    """Keep a file under a second name before it is replaced; at every moment both names are whole files."""
+    if path.is_file():
+        partial = previous.with_name(f".{previous.name}.partial")
+        partial.unlink(missing_ok=True)
+        os.link(path, partial)
+        os.replace(partial, previous)
+
+
+@contextlib.contextmanager
+def locked(folder: Path, what: str) -> Iterator[None]:
+    """Hold a folder for one purpose; a second process that wants it is refused. A kill lets go of it."""
+    with (folder / f".{what}.lock").open("wb") as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise UserError(f"{folder} is in use: another process is at it ({what}).") from None
+        yield
 
 
 def write_json(path: Path, value: Any) -> None:

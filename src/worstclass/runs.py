@@ -19,7 +19,7 @@ from worstclass.config import Config, make_config, read_recipe, to_toml
 from worstclass.data import Images, open_source, split_validation, to_float
 from worstclass.data.sources import Notify
 from worstclass.errors import TrainingError, UserError
-from worstclass.files import read_json, write_atomic, write_json
+from worstclass.files import keep_previous, locked, read_json, write_atomic, write_json
 from worstclass.models import Normalized, make_model, runs_user_code
 from worstclass.stats import ClassStats
 from worstclass.strategies.hedge import class_costs
@@ -29,7 +29,7 @@ from worstclass.train.engine import Engine
 
 RECIPE, ABOUT, LOG = "recipe.toml", "run.json", "log.jsonl"
 ABOUT_KEYS = {"num_classes", "class_names", "in_channels", "image_size", "valid_images", "data_digest", "engine"}
-LAST, SELECTED = "last.safetensors", "selected.safetensors"
+LAST, PREVIOUS, SELECTED = "last.safetensors", "previous.safetensors", "selected.safetensors"
 
 
 @dataclass(frozen=True)
@@ -130,8 +130,9 @@ def train_run(
 
     After each epoch a line is added to the log. Once `checkpoint_minutes` have passed since the last time, and at the
     end, the whole state is saved, with the epoch selected so far; each file is replaced atomically, and what came
-    after the last checkpoint is made again. `on_step(epoch, step, steps)` and `on_epoch(record)` watch, and
-    `on_fallback(line)` hears when the eager engine goes on in the place of the fast one.
+    after the last checkpoint is made again. A damaged checkpoint is found by its digest, and the one before it taken. A
+    folder that another process trains in is refused. `on_step(epoch, step, steps)` and `on_epoch(record)` watch, and
+    `on_fallback(line)` hears what was taken in the place of something else.
     """
     refuse_code(config, allow_code)
     if not resume:
@@ -157,37 +158,46 @@ def train_run(
     check_classifier(model, train, source.num_classes, config.model)
     state = new_state(model, strategy, plan, device)
     keeper = _Keeper(out, state, 60 * checkpoint_minutes)
-    if resume:
-        now = about
-        about = keeper.restore(about)
-        if state.epoch < plan.epochs:
-            note = {"epoch": state.epoch + 1, "step": state.step, "engine": now["engine"], "versions": now["versions"]}
-            about["resumed"] = [*about.get("resumed", []), note]
+    out.mkdir(parents=True, exist_ok=True)
+    with locked(out, "train"):
+        if resume:
+            now = about
+            about = keeper.restore(about, on_fallback)
+            if state.epoch < plan.epochs:
+                note = {
+                    "epoch": state.epoch + 1,
+                    "step": state.step,
+                    "engine": now["engine"],
+                    "versions": now["versions"],
+                }
+                about["resumed"] = [*about.get("resumed", []), note]
+                write_json(out / ABOUT, about)
+        else:
+            _refuse_folder(out)
             write_json(out / ABOUT, about)
-    else:
-        out.mkdir(parents=True, exist_ok=True)
-        write_json(out / ABOUT, about)
-        write_atomic(out / RECIPE, to_toml(config).encode())  # last: a folder with a recipe is a run
+            write_atomic(out / RECIPE, to_toml(config).encode())  # last: a folder with a recipe is a run
 
-    def after_step(step: int, steps: int) -> None:
-        if on_step:
-            on_step(state.epoch + 1, step, steps)
-        if step < steps:  # after the last one comes the epoch's end
-            keeper.save_if_due()
+        def after_step(step: int, steps: int) -> None:
+            if on_step:
+                on_step(state.epoch + 1, step, steps)
+            if step < steps:  # after the last one comes the epoch's end
+                keeper.save_if_due()
 
-    def fall_back(line: str) -> None:
-        part = about["resumed"][-1] if resume else about
-        part["engine"] |= {"fast": False, "fell_back": line}
-        write_json(out / ABOUT, about)
-        on_fallback(line)
+        def fall_back(line: str) -> None:
+            part = about["resumed"][-1] if resume else about
+            part["engine"] |= {"fast": False, "fell_back": line}
+            write_json(out / ABOUT, about)
+            on_fallback(line)
 
-    for record in fit(state, train, valid, objective, plan, engine=engine, on_step=after_step, on_fallback=fall_back):
-        improved = keeper.select(record.epoch, selection_score(config.select, record.valid, record.epoch))
-        line = describe(record) | {"selected": improved}
-        _append_log(out / LOG, line)
-        keeper.save_if_due(at_once=record.epoch == plan.epochs)
-        if on_epoch:
-            on_epoch(line)
+        for record in fit(
+            state, train, valid, objective, plan, engine=engine, on_step=after_step, on_fallback=fall_back
+        ):
+            improved = keeper.select(record.epoch, selection_score(config.select, record.valid, record.epoch))
+            line = describe(record) | {"selected": improved}
+            _append_log(out / LOG, line)
+            keeper.save_if_due(at_once=record.epoch == plan.epochs)
+            if on_epoch:
+                on_epoch(line)
     return Run(out, config, about)
 
 
@@ -220,17 +230,28 @@ class _Keeper:
             return
         self._write_selected()
         more = {f"selected.{name}": tensor for name, tensor in self._weights.items()}
+        keep_previous(self._out / LAST, self._out / PREVIOUS)
         save_state(self._out / LAST, self._state, {"best": self._best}, more)
         self._saved = time.monotonic()
 
-    def restore(self, about: dict[str, Any]) -> dict[str, Any]:
-        """Load the last checkpoint, if there is one, and cut the log to it; returns what the run says of itself."""
+    def restore(self, about: dict[str, Any], tell: Callable[[str], None]) -> dict[str, Any]:
+        """Load the last checkpoint, if there is one, and cut the log to it; returns what the run says of itself.
+
+        Where the last one is damaged, the one before it is taken, and `tell` hears of it.
+        """
         out, state = self._out, self._state
         before: dict[str, Any] = read_json(out / ABOUT)
         if before["data_digest"] != about["data_digest"]:
             raise UserError(f"{out} was trained on other data than this; nothing was changed.")
-        if (out / LAST).is_file():
-            tensors, header = load_state(out / LAST, state)
+        checkpoints = [out / name for name in (LAST, PREVIOUS) if (out / name).is_file()]
+        if checkpoints:
+            try:
+                tensors, header = load_state(checkpoints[0], state)
+            except UserError as error:
+                if len(checkpoints) == 1:
+                    raise
+                tensors, header = load_state(checkpoints[1], state)
+                tell(f"{error} Going on from the checkpoint before it.")
             self._best, self._weights = header["best"], section(tensors, "selected")
             with contextlib.suppress(UserError):  # absent or damaged, it is written anew
                 self._written = load_tensors(out / SELECTED)[1]
@@ -309,7 +330,7 @@ def _refuse_folder(out: Path) -> None:
 
 def _left_by_a_kill(name: str) -> bool:
     """Whether a run that was killed before it had a recipe may have left this file."""
-    return name == ABOUT or name.endswith(".partial")
+    return name == ABOUT or name.endswith((".partial", ".lock"))
 
 
 def _append_log(path: Path, line: dict[str, Any]) -> None:

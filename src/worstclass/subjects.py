@@ -25,7 +25,7 @@ from worstclass.data import Images, open_source, split_validation
 from worstclass.errors import UserError
 from worstclass.evaluate import Notify, as_input, evaluate
 from worstclass.execution import Precision
-from worstclass.files import read_json, write_json
+from worstclass.files import locked, read_json, write_json
 from worstclass.models import make_model
 from worstclass.outcomes import ANY, NATURAL, Outcomes, Progress
 from worstclass.runs import RECIPE, Run, check_classifier, fingerprint
@@ -120,59 +120,61 @@ def evaluate_subject(
     own, among them one by images made for the model `transfer`.
     """
     about = dict(subject.about) | {"eps": subject.eps, "norm": subject.norm, "seed": seed}
-    earlier = _earlier(out, about, subject.home)
+    _earlier(out, about, subject.home)  # a folder that holds something else is refused before anything runs
     attacks = _attacks(subject, attack_names)
     base_outcomes = load_base(base, about, attacks) if base else None
     if transfer:
         _check_transfer(subject, transfer)
-    model = subject.model.to(device).eval()
-    progress = Progress(out / PROGRESS, json.dumps([about, precision, versions()]))
-    outcomes = evaluate(
-        model,
-        subject.images,
-        attacks,
-        seed=seed,
-        batch_size=batch_size,
-        precision=precision,
-        progress=progress,
-        notify=notify,
-    )
-    searched = [name for name, attack in attacks.items() if isinstance(attack, PGD | Breaker | Ensemble)]
-    if earlier is not None:
-        predictions, broken_by = earlier.predictions | outcomes.predictions, earlier.broken_by | outcomes.broken_by
-        outcomes = Outcomes(outcomes.labels, predictions, broken_by)
-        attacks = _attacks(subject, [name for name in outcomes.predictions if not name.endswith(ANY)])
-    x, y = as_input(model, some_of(subject.images, min(batch_size, CHECKED_IMAGES)).to(device))
-    findings = check_model(model, x, y)
-    findings += check_outcomes(outcomes, attacks)
-    card = make_card(outcomes, subject.class_names, attacks, about=about, base=base_outcomes)
-    for name in searched:
-        card["columns"][name]["search_precision"] = precision
-    if earlier is not None:  # the same weights on the same images: what was known of a column stays known
-        before = load_card(out)
-        findings = merge(load_findings(before), findings)
-        for name, column in before["columns"].items():
-            card["columns"][name] = column | card["columns"][name]
     out.mkdir(parents=True, exist_ok=True)
-    outcomes.save(out / OUTCOMES)
-    card["findings"] = [finding.as_dict() for finding in findings]
-    write_json(out / CARD, card)
-    progress.clear()
-    if checks:  # what has been measured is on disk by now
-        checked = check_attacks(
+    with locked(out, "evaluate"):
+        earlier = _earlier(out, about, subject.home)
+        model = subject.model.to(device).eval()
+        progress = Progress(out / PROGRESS, json.dumps([about, precision, versions()]))
+        outcomes = evaluate(
             model,
             subject.images,
-            num_classes=len(subject.class_names),
-            eps=subject.eps,
-            norm=subject.norm,
+            attacks,
             seed=seed,
             batch_size=batch_size,
-            other=transfer.model.to(device).eval() if transfer else None,
+            precision=precision,
+            progress=progress,
+            notify=notify,
         )
-        findings = merge(findings, [check_strength(attacks), *checked])
+        searched = [name for name, attack in attacks.items() if isinstance(attack, PGD | Breaker | Ensemble)]
+        if earlier is not None:
+            predictions, broken_by = earlier.predictions | outcomes.predictions, earlier.broken_by | outcomes.broken_by
+            outcomes = Outcomes(outcomes.labels, predictions, broken_by)
+            attacks = _attacks(subject, [name for name in outcomes.predictions if not name.endswith(ANY)])
+        x, y = as_input(model, some_of(subject.images, min(batch_size, CHECKED_IMAGES)).to(device))
+        findings = check_model(model, x, y)
+        findings += check_outcomes(outcomes, attacks)
+        card = make_card(outcomes, subject.class_names, attacks, about=about, base=base_outcomes)
+        for name in searched:
+            card["columns"][name]["search_precision"] = precision
+        if earlier is not None:  # the same weights on the same images: what was known of a column stays known
+            before = load_card(out)
+            findings = merge(load_findings(before), findings)
+            for name, column in before["columns"].items():
+                card["columns"][name] = column | card["columns"][name]
+        outcomes.save(out / OUTCOMES)
         card["findings"] = [finding.as_dict() for finding in findings]
         write_json(out / CARD, card)
-    return card
+        progress.clear()
+        if checks:  # what has been measured is on disk by now
+            checked = check_attacks(
+                model,
+                subject.images,
+                num_classes=len(subject.class_names),
+                eps=subject.eps,
+                norm=subject.norm,
+                seed=seed,
+                batch_size=batch_size,
+                other=transfer.model.to(device).eval() if transfer else None,
+            )
+            findings = merge(findings, [check_strength(attacks), *checked])
+            card["findings"] = [finding.as_dict() for finding in findings]
+            write_json(out / CARD, card)
+        return card
 
 
 def _check_transfer(subject: Subject, transfer: Subject) -> None:

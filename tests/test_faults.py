@@ -1,0 +1,203 @@
+"""Faults, each by doing it: a folder in use, damaged checkpoints, writes that fail, a folder closed to us, kills."""
+
+import multiprocessing
+import os
+import resource
+import signal
+import time
+import tomllib
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tiny import tiny_config, write_tiny_npz
+from worstclass.config import make_config, to_toml
+from worstclass.errors import UserError
+from worstclass.files import keep_previous, locked
+from worstclass.runs import LAST, LOG, PREVIOUS, RECIPE, SELECTED, open_run, train_run
+from worstclass.subjects import evaluate_subject, run_subject
+
+FORKS = multiprocessing.get_context("forkserver")
+FORKS.set_forkserver_preload(["worstclass.runs"])
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_tiny_npz(tmp_path_factory.mktemp("faults") / "tiny.npz")
+
+
+def slow_training(recipe: str, out: Path) -> None:
+    """In a process of its own: a run that never ends."""
+    train_run(make_config(tomllib.loads(recipe)), out, on_step=lambda *_: time.sleep(0.5), checkpoint_minutes=0)
+
+
+def test_a_second_process_is_refused_and_a_kill_lets_go(data: Path, tmp_path: Path) -> None:
+    config = tiny_config(data, epochs=2)
+    train_run(config, tmp_path / "whole")
+    process = FORKS.Process(target=slow_training, args=(to_toml(config), tmp_path / "run"))
+    process.start()
+    deadline = time.monotonic() + 60
+    while not (tmp_path / "run" / LAST).is_file():
+        assert time.monotonic() < deadline
+        time.sleep(0.1)
+    with pytest.raises(UserError, match="holds a run already"):
+        train_run(config, tmp_path / "run")
+    with pytest.raises(UserError, match="in use"):
+        train_run(config, tmp_path / "run", resume=True)
+    process.kill()
+    process.join()
+    train_run(config, tmp_path / "run", resume=True)
+    for name in (LAST, SELECTED):
+        assert (tmp_path / "run" / name).read_bytes() == (tmp_path / "whole" / name).read_bytes()
+
+
+def test_two_evaluations_into_one_folder_are_not(data: Path, tmp_path: Path) -> None:
+    run = train_run(tiny_config(data, epochs=1), tmp_path / "run")
+    with locked(run.folder, "evaluate"), pytest.raises(UserError, match="in use"):
+        evaluate_subject(run_subject(run), ["pgd-2"], run.folder)
+    with locked(run.folder, "train"):  # a run that goes on may be evaluated
+        evaluate_subject(run_subject(run), ["pgd-2"], run.folder)
+
+
+def truncate(path: Path) -> None:
+    path.write_bytes(path.read_bytes()[: path.stat().st_size // 2])
+
+
+def flip(path: Path) -> None:
+    content = bytearray(path.read_bytes())
+    content[len(content) * 2 // 3] ^= 4
+    path.write_bytes(bytes(content))
+
+
+def empty(path: Path) -> None:
+    path.write_bytes(b"")
+
+
+def stopped(config: Any, out: Path) -> None:
+    """A run that was stopped in its second epoch, saved after each step."""
+
+    def stop(epoch: int, step: int, steps: int) -> None:
+        if (epoch, step) == (2, 4):
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        train_run(config, out, on_step=stop, checkpoint_minutes=0)
+
+
+@pytest.mark.parametrize("harm", [truncate, flip, empty])
+def test_a_damaged_checkpoint_is_found_and_the_one_before_it_taken(harm: Any, data: Path, tmp_path: Path) -> None:
+    config = tiny_config(data, epochs=3)
+    train_run(config, tmp_path / "whole")
+    stopped(config, tmp_path / "run")
+    harm(tmp_path / "run" / LAST)
+    told: list[str] = []
+    train_run(config, tmp_path / "run", resume=True, on_fallback=told.append)
+    assert len(told) == 1
+    assert told[0].endswith("Going on from the checkpoint before it.")
+    assert open_run(tmp_path / "run").about["resumed"][0]["step"] == 2  # the last was of step 3
+    for name in (LAST, SELECTED):
+        assert (tmp_path / "run" / name).read_bytes() == (tmp_path / "whole" / name).read_bytes()
+
+
+def test_two_damaged_checkpoints_are_an_error_and_nothing_changes(data: Path, tmp_path: Path) -> None:
+    stopped(tiny_config(data, epochs=3), tmp_path / "run")
+    for name in (LAST, PREVIOUS):
+        flip(tmp_path / "run" / name)
+    before = {path.name: path.read_bytes() for path in (tmp_path / "run").iterdir()}
+    with pytest.raises(UserError, match="damaged"):
+        train_run(tiny_config(data, epochs=3), tmp_path / "run", resume=True)
+    assert {path.name: path.read_bytes() for path in (tmp_path / "run").iterdir()} == before
+
+
+def test_a_name_is_kept_at_every_moment(tmp_path: Path) -> None:
+    (tmp_path / "a").write_text("new")
+    (tmp_path / "b").write_text("old")
+    (tmp_path / ".b.partial").write_text("left by a kill")
+    keep_previous(tmp_path / "a", tmp_path / "b")
+    assert {path.name: path.read_text() for path in tmp_path.iterdir()} == {"a": "new", "b": "new"}
+    keep_previous(tmp_path / "none", tmp_path / "b")
+    assert (tmp_path / "b").read_text() == "new"
+
+
+def train_in_little_room(recipe: str, out: Path, room: int, answer: Any) -> None:
+    """In a process of its own, in which no file may grow larger than `room`."""
+    signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (room, room))
+    try:
+        train_run(make_config(tomllib.loads(recipe)), out, resume=(out / RECIPE).exists(), checkpoint_minutes=0)
+        answer.put("done")
+    except OSError as error:
+        answer.put(type(error).__name__)
+
+
+def test_a_write_that_fails_leaves_the_checkpoint_before_it(data: Path, tmp_path: Path) -> None:
+    """A disk with room for the small files and not for another checkpoint: the run can go on elsewhere, unharmed."""
+    config = tiny_config(data, epochs=3)
+    train_run(config, tmp_path / "whole")
+    stopped(config, tmp_path / "run")
+    good = (tmp_path / "run" / LAST).read_bytes()
+    answer = FORKS.Queue()
+    process = FORKS.Process(target=train_in_little_room, args=(to_toml(config), tmp_path / "run", 50_000, answer))
+    process.start()
+    assert answer.get(timeout=120) == "OSError"
+    process.join()
+    assert (tmp_path / "run" / LAST).read_bytes() == good
+    train_run(config, tmp_path / "run", resume=True)
+    for name in (LAST, SELECTED):
+        assert (tmp_path / "run" / name).read_bytes() == (tmp_path / "whole" / name).read_bytes()
+
+
+def train_as_nobody(recipe: str, out: Path, answer: Any) -> None:
+    """In a process of its own, without the rights of root."""
+    if os.getuid() == 0:
+        os.setgid(65534)
+        os.setuid(65534)
+    try:
+        train_run(make_config(tomllib.loads(recipe)), out)
+        answer.put("done")
+    except OSError as error:
+        answer.put(type(error).__name__)
+
+
+def test_a_folder_that_may_not_be_written_is_left_alone(data: Path, tmp_path: Path) -> None:
+    for folder in (*tmp_path.parents, data.parent, *data.parent.parents):
+        if folder.stat().st_uid == os.getuid() and str(folder).startswith(str(tmp_path.parents[2])):
+            folder.chmod(0o755)  # pytest's own folders are private: nobody must be able to read the data
+    (tmp_path / "run").mkdir(mode=0o555)
+    answer = FORKS.Queue()
+    process = FORKS.Process(target=train_as_nobody, args=(to_toml(tiny_config(data)), tmp_path / "run", answer))
+    process.start()
+    assert answer.get(timeout=120) == "PermissionError"
+    process.join()
+    assert list((tmp_path / "run").iterdir()) == []
+
+
+def continue_run(recipe: str, out: Path) -> None:
+    train_run(make_config(tomllib.loads(recipe)), out, resume=(out / RECIPE).exists(), checkpoint_minutes=0)
+
+
+def test_forty_kills(data: Path, tmp_path: Path) -> None:
+    """Short runs, killed at moments all over training and saving, until each is done: the bytes of a run in peace."""
+    config = tiny_config(data, epochs=3)
+    train_run(config, tmp_path / "whole")
+    kills, number = 0, 0
+    while kills < 40:
+        number += 1
+        out = tmp_path / f"run{number}"
+        wait = 0.05 + 0.013 * (number % 7)
+        while True:
+            process = FORKS.Process(target=continue_run, args=(to_toml(config), out))
+            process.start()
+            process.join(timeout=wait)
+            if process.exitcode is None:
+                process.kill()
+                kills += 1
+            process.join()
+            if process.exitcode == 0:
+                break
+            assert process.exitcode == -signal.SIGKILL
+            wait *= 1.15
+        for name in (LAST, SELECTED):
+            assert (out / name).read_bytes() == (tmp_path / "whole" / name).read_bytes(), name
+        assert len((out / LOG).read_text().splitlines()) == 3
