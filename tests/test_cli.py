@@ -96,7 +96,7 @@ def test_train_evaluate_and_the_files_they_leave(command: Command, tmp_path: Pat
     assert outcome.code == 0, outcome
     assert outcome.err == ""
     assert "worstclass evaluate out" in outcome.out
-    assert {path.name for path in (tmp_path / "out").iterdir()} == {RECIPE, ABOUT, LOG, LAST, SELECTED}
+    assert {path.name for path in (tmp_path / "out").glob("[!.]*")} == {RECIPE, ABOUT, LOG, LAST, SELECTED}
     assert len((tmp_path / "out" / LOG).read_text().splitlines()) == 2
     assert "seed = 7\n" in (tmp_path / "out" / RECIPE).read_text()
     outcome = command("evaluate", "out", "--attacks", "natural,fgsm")
