@@ -1,10 +1,13 @@
-"""A data set and a recipe small enough to train on in a moment."""
+"""What several tests share: a data set and a recipe small enough to train on in a moment, and a robust network."""
 
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+
+from robust_cnn import train_robust
+from worstclass.models import SmallCNN
 
 
 @pytest.fixture(scope="session")
@@ -39,3 +42,9 @@ def tiny_values(tiny_npz: Path) -> dict[str, Any]:
         "crop_padding": 0,
         "valid_fraction": 0.1,
     }
+
+
+@pytest.fixture(scope="session")
+def robust() -> SmallCNN:
+    """Trained against PGD for a few seconds."""
+    return train_robust()

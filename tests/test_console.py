@@ -7,11 +7,12 @@ import torch
 
 import worstclass.config
 from tiny import tiny_config, write_tiny_npz
-from worstclass.cli import app, pick_engine
+from worstclass.cli import app
 from worstclass.config import to_toml
 from worstclass.console import epoch_line, tensorboard_writer, train_with_progress
 from worstclass.errors import UserError
 from worstclass.files import write_json
+from worstclass.options import pick_engine
 from worstclass.runs import open_run
 from worstclass.train.engine import Engine
 

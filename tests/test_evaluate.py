@@ -1,9 +1,7 @@
 """Evaluation: outcomes that do not depend on batching, checks that speak, a card that holds every measure."""
 
 import json
-import multiprocessing
 import shutil
-import signal
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -14,6 +12,7 @@ import torch
 from safetensors.torch import save_file
 from torch import Tensor, nn
 
+from kills import kill_until_done
 from tiny import tiny_config, write_tiny_npz
 from worstclass import outcomes as outcomes_module
 from worstclass.attacks import APGD, PGD, Ensemble, Square, pgd
@@ -277,24 +276,16 @@ def test_an_evaluation_killed_at_any_moment(run: Run, tmp_path: Path) -> None:
     """SIGKILL, again and again, until it is done: the same bytes as in peace, and nothing left over."""
     whole, killed = tmp_path / "whole", tmp_path / "killed"
     continue_evaluation(run.folder, whole)
-    context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload(["worstclass.subjects"])
-    kills, kept = 0, 0
-    for attempt in range(60):
-        process = context.Process(target=keep_on_evaluating, args=(run.folder, killed))
-        process.start()
-        process.join(timeout=0.2 * 1.1**attempt)
-        if process.exitcode is None:
-            process.kill()
-            kills += 1
-        process.join()
-        if process.exitcode == 0:
-            break
-        assert process.exitcode == -signal.SIGKILL
-        kept += (killed / PROGRESS).is_file()
-    assert process.exitcode == 0
+    kept: list[bool] = []
+    kills = kill_until_done(
+        keep_on_evaluating,
+        (run.folder, killed),
+        wait=0.2,
+        growth=1.1,
+        on_kill=lambda: kept.append((killed / PROGRESS).is_file()),
+    )
     assert kills >= 3
-    assert kept >= 1
+    assert any(kept)
     for file in (CARD, OUTCOMES):
         assert (whole / file).read_bytes() == (killed / file).read_bytes()
     assert not (killed / PROGRESS).exists()

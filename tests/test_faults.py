@@ -1,6 +1,5 @@
 """Faults, each by doing it: a folder in use, damaged checkpoints, writes that fail, a folder closed to us, kills."""
 
-import multiprocessing
 import os
 import resource
 import signal
@@ -11,15 +10,13 @@ from typing import Any
 
 import pytest
 
+from kills import FORKS, kill_until_done
 from tiny import tiny_config, write_tiny_npz
 from worstclass.config import make_config, to_toml
 from worstclass.errors import UserError
 from worstclass.files import keep_previous, locked
 from worstclass.runs import LAST, LOG, PREVIOUS, RECIPE, SELECTED, open_run, train_run
 from worstclass.subjects import evaluate_subject, run_subject
-
-FORKS = multiprocessing.get_context("forkserver")
-FORKS.set_forkserver_preload(["worstclass.runs"])
 
 
 @pytest.fixture(scope="module")
@@ -185,19 +182,7 @@ def test_forty_kills(data: Path, tmp_path: Path) -> None:
     while kills < 40:
         number += 1
         out = tmp_path / f"run{number}"
-        wait = 0.05 + 0.013 * (number % 7)
-        while True:
-            process = FORKS.Process(target=continue_run, args=(to_toml(config), out))
-            process.start()
-            process.join(timeout=wait)
-            if process.exitcode is None:
-                process.kill()
-                kills += 1
-            process.join()
-            if process.exitcode == 0:
-                break
-            assert process.exitcode == -signal.SIGKILL
-            wait *= 1.15
+        kills += kill_until_done(continue_run, (to_toml(config), out), wait=0.05 + 0.013 * (number % 7), growth=1.15)
         for name in (LAST, SELECTED):
             assert (out / name).read_bytes() == (tmp_path / "whole" / name).read_bytes(), name
         assert len((out / LOG).read_text().splitlines()) == 3

@@ -18,13 +18,13 @@ from worstclass.certify import certify_run, linear_rows
 from worstclass.cli import app
 from worstclass.config import Method
 from worstclass.errors import UserError
+from worstclass.metrics import Floats
 from worstclass.models import SmallCNN
 from worstclass.runs import Run, open_run, train_run
 from worstclass.stats import ClassStats
 from worstclass.strategies import WAT
 from worstclass.subjects import evaluate_subject, run_subject
 from worstclass.theory import (
-    Floats,
     hedge_weights,
     linear_robust_error,
     massart,

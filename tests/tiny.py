@@ -1,5 +1,6 @@
 """A data set and settings small enough to train on in a second."""
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -7,6 +8,7 @@ import numpy as np
 from PIL import Image
 
 from worstclass.config import Config, make_config
+from worstclass.runs import LAST, LOG, SELECTED
 
 SIZE = 8
 GREY = np.random.default_rng(0).integers(0, 256, (12, 8, 9), dtype=np.uint8)
@@ -47,3 +49,14 @@ def tiny_config(data: Path, **settings: object) -> Config:
 def picture(path: Path, array: Any) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
     Image.fromarray(array).save(path)
+
+
+def assert_same_run(one: Path, other: Path) -> None:
+    for name in (LAST, SELECTED):
+        assert (one / name).read_bytes() == (other / name).read_bytes(), name
+
+    def log(folder: Path) -> list[dict[str, Any]]:
+        lines = [json.loads(line) for line in (folder / LOG).read_text().splitlines()]
+        return [{key: value for key, value in line.items() if key != "seconds"} for line in lines]
+
+    assert log(one) == log(other)

@@ -4,15 +4,17 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
+from scipy.special import softmax
 from torch import nn
 
 from worstclass.data import to_float
 from worstclass.errors import UserError
+from worstclass.metrics import Floats
 from worstclass.models import runs_user_code
 from worstclass.outcomes import ANY, NATURAL, Outcomes
 from worstclass.runs import Run
 from worstclass.subjects import check_comparable, load_card, load_outcomes, run_subject
-from worstclass.theory import CLAIMS, Assumption, Certificate, Floats, theorem1, theorem2, theorem3
+from worstclass.theory import CLAIMS, Assumption, Certificate, theorem1, theorem2, theorem3
 
 
 def certify_run(
@@ -112,9 +114,8 @@ def _played(run: Run, costs: Floats) -> Floats:
     """The weights of the average and of each class, as the method set them. (The reference variant of WAT then trains
     with other multiples of them; the theorem does not depend on how a classifier was trained.)"""
     if run.config.method == "wat":
-        exponent = run.config.eta * np.array([line["strategy"]["cumulative_cost"] for line in run.log])
-        weights = np.exp(exponent - exponent.max(1, keepdims=True))
-        return np.asarray(weights / weights.sum(1, keepdims=True))
+        costs_before = np.array([line["strategy"]["cumulative_cost"] for line in run.log])
+        return np.asarray(softmax(run.config.eta * costs_before, axis=1))
     if run.config.method in ("natural", "pgd-at", "trades"):  # the average alone
         return np.eye(costs.shape[1])[np.zeros(len(costs), dtype=int)]
     classes = np.array([line["class_weights"] for line in run.log])

@@ -1,68 +1,49 @@
 """The command: train, evaluate, report, reproduce, certify, bench, recipes, demo."""
 
-import re
 import sys
 from pathlib import Path
 from typing import Annotated, NoReturn, get_args
 
-import torch
 import typer
 
 import worstclass
 from worstclass.attacks import NAMES
-from worstclass.bench import bench_autoattack, bench_training, matrix_ceiling
-from worstclass.bench.training import ENGINES, PUBLIC
 from worstclass.certify import certify_run
+from worstclass.cli_bench import bench
 from worstclass.config import (
     Config,
     make_config,
-    parse_number,
     parse_settings,
     read_recipe,
     recipe_comment,
     recipe_names,
 )
 from worstclass.console import (
-    attack_progress,
     evaluate_with_progress,
     print_card,
     print_findings,
-    print_steps,
     print_table,
-    print_timings,
     rule,
     say,
     tensorboard_writer,
     train_with_progress,
 )
-from worstclass.errors import AttackError, TrainingError, UserError, choose, unknown
-from worstclass.execution import Precision
+from worstclass.errors import AttackError, TrainingError, UserError, choose
 from worstclass.files import write_atomic, write_json
-from worstclass.models import check_name, runs_user_code
+from worstclass.models import runs_user_code
+from worstclass.options import AllowCode, DataDir, Device, Search, pick_device, pick_engine, pick_search, radius
 from worstclass.report import headline, load_results, write_report
 from worstclass.report.figures import save_figure
 from worstclass.reproduce import FIGURES, FORMATS, TABLES, draw_figure, make_table, render
 from worstclass.runs import open_run
 from worstclass.subjects import CARD, OUTCOMES, model_subject, run_subject
 from worstclass.theory import certificate_lines
-from worstclass.train.engine import Engine
 from worstclass.types import Norm
 
 app = typer.Typer(add_completion=False, rich_markup_mode=None, pretty_exceptions_enable=False)
 
-bench = typer.Typer(add_completion=False, rich_markup_mode=None, help="Measure speed, side by side in one run.")
 app.add_typer(bench, name="bench")
 
-DataDir = Annotated[Path, typer.Option(help="where CIFAR's binary files are, or are downloaded to")]
-Device = Annotated[str, typer.Option(help="auto, cpu or cuda")]
-AllowCode = Annotated[bool, typer.Option("--allow-code", help="let a recipe or run import a model of your own")]
-Search = Annotated[
-    str | None,
-    typer.Option(
-        help="precision in which attacks search: fp32, tf32 or bf16; what they find is judged in fp32. "
-        "Default on a GPU: bf16 for our networks, tf32 for a model of your own"
-    ),
-]
 DEFAULT_ATTACKS = "natural,pgd-20,pgd-100,cw"
 
 
@@ -186,7 +167,7 @@ def evaluate(
             target,
             weights=weights,
             data=data,
-            eps=_radius(eps),
+            eps=radius(eps),
             norm=choose("norm", norm or "linf", get_args(Norm)),
             data_dir=data_dir,
         )
@@ -221,55 +202,6 @@ def evaluate(
     print_card(card)
     print_findings(card, every=checks)
     say(f"Card and outcomes: {folder / CARD}, {folder / OUTCOMES}")
-
-
-@bench.command("autoattack")
-def bench_autoattack_command(
-    run: Annotated[Path, typer.Argument(help="a run folder")],
-    images: Annotated[int, typer.Option(min=1, help="the first so many test images")] = 200,
-    batch_size: Annotated[int, typer.Option(min=1, help="images at a time")] = 500,
-    search: Search = None,
-    data_dir: DataDir = Path("data"),
-    device: Device = "auto",
-    allow_code: AllowCode = False,
-) -> None:
-    """AutoAttack: ours and pyautoattack's on the same model, images and device, one after the other."""
-    chosen = pick_device(device)
-    subject = run_subject(open_run(run), data_dir=data_dir, allow_code=allow_code)
-    if len(subject.class_names) < 10:
-        raise UserError("pyautoattack, the peer, crashes below ten classes: there is nothing to compare with.")
-    precision = pick_search(search, chosen, ours=not runs_user_code(open_run(run).config.model))
-    say(f"{min(images, len(subject.images))} images, eps {subject.eps:.4g}, search in {precision}, on {chosen}")
-    with attack_progress() as notify:
-        timings = bench_autoattack(
-            subject.model.to(chosen),
-            subject.images.select(torch.arange(len(subject.images))[:images]),
-            eps=subject.eps,
-            norm=subject.norm,
-            batch_size=batch_size,
-            precision=precision,
-            notify=notify,
-        )
-    print_timings(timings)
-
-
-@bench.command("train")
-def bench_training_command(
-    model: Annotated[str, typer.Option(help="network: resnet18, wrn34-10, ...")] = "resnet18",
-    batch_size: Annotated[int, typer.Option(min=1, max=2048, help="images a step")] = 128,
-    steps: Annotated[int, typer.Option(min=1, help="steps to time, after a warm-up")] = 50,
-    ways: Annotated[
-        str | None, typer.Option(help=f"comma-separated: {', '.join([PUBLIC, *ENGINES])}; default: all that run here")
-    ] = None,
-    device: Device = "auto",
-) -> None:
-    """A step of TRADES: as public code writes it, tidy, and captured, on random images, one after the other."""
-    chosen = pick_device(device)
-    able = [name for name, engine in ENGINES.items() if chosen.type == "cuda" or engine == Engine()]
-    names = [choose("way", name.strip(), [PUBLIC, *able]) for name in ways.split(",")] if ways else [PUBLIC, *able]
-    ceiling = matrix_ceiling(chosen)
-    times = bench_training(names, model=check_name(model), batch_size=batch_size, steps=steps, device=chosen)
-    print_steps(list(times), ceiling, f"{model}, batch {batch_size}, {steps} steps", chosen)
 
 
 def reproduce_help() -> str:
@@ -387,57 +319,6 @@ def demo(out: Annotated[Path, typer.Option(help="folder of the demo")] = Path("d
     write_report(results, out / "report.html")
     say(f"\nReport: {out / 'report.html'}; figures beside it; runs: {', '.join(map(str, folders))}.")
     say(f"Delete {out} to run the demo afresh.")
-
-
-def pick_device(name: str) -> torch.device:
-    """`auto` is the GPU where there is one."""
-    if not re.fullmatch(r"auto|cpu|cuda(:\d+)?", name):
-        raise unknown("device", name, ("auto", "cpu", "cuda", "cuda:0"))
-    if name == "auto":
-        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
-    if name.startswith("cuda") and int(name.partition(":")[2] or 0) >= torch.cuda.device_count():
-        raise UserError(f"device '{name}' was asked for, but torch sees {torch.cuda.device_count()} GPUs here.")
-    return torch.device(name)
-
-
-def pick_engine(
-    engine: str | None, precision: str | None, device: torch.device, *, ours: bool, deterministic: bool = False
-) -> Engine:
-    """The engine asked for; left open, the fast one on a GPU that has bfloat16, and bfloat16 for our own networks,
-    which keep their last layer in full precision under it."""
-    on_gpu = device.type == "cuda"
-    able = on_gpu and torch.cuda.get_device_capability(device) >= (8, 0)
-    name = choose("engine", engine or "auto", ("auto", "eager", "fast"))
-    fast = able if name == "auto" else name == "fast"
-    if fast and not on_gpu:
-        raise UserError("engine 'fast' needs a GPU.")
-    kind = choose("precision", precision or "auto", ("auto", *get_args(Precision)))
-    if kind == "auto":
-        kind = "bf16" if fast and able and ours else "tf32" if on_gpu else "fp32"
-    if kind != "fp32" and not on_gpu:
-        raise UserError(f"precision '{kind}' needs a GPU; a CPU trains in fp32.")
-    return Engine(fast=fast, precision=kind, deterministic=deterministic)
-
-
-def pick_search(given: str | None, device: torch.device, *, ours: bool) -> Precision:
-    """The precision to search in. Our own networks keep their last layer in full precision under bfloat16."""
-    on_gpu = device.type == "cuda"
-    kind: Precision = choose(
-        "search precision", given or (("bf16" if ours else "tf32") if on_gpu else "fp32"), get_args(Precision)
-    )
-    if kind != "fp32" and not on_gpu:
-        raise UserError(f"search in '{kind}' needs a GPU; a CPU searches in fp32.")
-    return kind
-
-
-def _radius(text: str) -> float:
-    try:
-        value = float(str(parse_number(text)))
-    except ValueError as error:
-        raise UserError(f"--eps: {error}.") from None
-    if not 0 < value < float("inf"):
-        raise UserError(f"--eps must be a positive number, not {text}.")
-    return value
 
 
 def main() -> None:

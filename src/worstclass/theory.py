@@ -11,10 +11,11 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
+from scipy.special import softmax
 
 from worstclass.errors import UserError
+from worstclass.metrics import Floats
 
-Floats = NDArray[np.float64]
 DRAWS = 1000  # of signs, for Rademacher terms
 CLAIMS = {
     1: "the worst of the classes, each at its best epoch <= weighted average cost + log(K + 1) / (T eta)",
@@ -82,9 +83,7 @@ def hedge_weights(costs: ArrayLike, *, eta: float) -> Floats:
     """The weights (T, N) that Hedge plays in each round, given the costs (T, N): heavier where it has cost more."""
     costs = np.asarray(costs, dtype=np.float64)
     before = np.vstack([np.zeros_like(costs[:1]), np.cumsum(costs, axis=0)[:-1]])
-    exponent = eta * before
-    weights = np.exp(exponent - exponent.max(1, keepdims=True))
-    return np.asarray(weights / weights.sum(1, keepdims=True))
+    return np.asarray(softmax(eta * before, axis=1))
 
 
 def regret(costs: ArrayLike, weights: ArrayLike) -> float:

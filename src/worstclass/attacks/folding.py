@@ -151,17 +151,8 @@ def conv_relu(
 
 
 @conv_relu.register_fake
-def _(
-    x: Tensor,
-    weight: Tensor,
-    bias: Tensor,
-    add: Tensor | None,
-    stride: list[int],
-    padding: list[int],
-    dilation: list[int],
-    groups: int,
-) -> Tensor:
-    return F.conv2d(x, weight, bias, stride, padding, dilation, groups)
+def _(x: Tensor, weight: Tensor, bias: Tensor, add: Tensor | None, *geometry: Any) -> Tensor:
+    return F.conv2d(x, weight, bias, *geometry)
 
 
 def _keep(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:

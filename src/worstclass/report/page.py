@@ -69,7 +69,7 @@ def write_report(
     for name, figure in drawn.items():
         for ending in ("svg", "png"):
             written += figures.save_figure(figure, out.with_name(f"{name}.{ending}"))
-    attack = opening_attack(results)
+    attack, data = opening_attack(results), page_data(results)
     findings = [load_findings(result.card) for result in results]
     environment = Environment(
         loader=PackageLoader("worstclass.report", "."), autoescape=True, undefined=StrictUndefined, trim_blocks=True
@@ -80,10 +80,10 @@ def write_report(
         header=HEADER,
         rows=rows(results),
         results=results,
-        colors=[figures.COLORS[index % len(figures.COLORS)] for index in range(len(results))],
+        colors=[run["color"] for run in data["runs"]],
         attacks=[(name, attack_title(name)) for name in shared_attacks(results)],
         attack=attack,
-        data=_for_script(page_data(results)),
+        data=_for_script(data),
         galleries=[make_gallery(r, attack, data_dir=data_dir, allow_code=allow_code) for r in results]
         if gallery
         else [],
@@ -114,7 +114,6 @@ def page_data(results: Sequence[Result]) -> dict[str, Any]:
             {
                 "title": result.title,
                 "color": figures.COLORS[index % len(figures.COLORS)],
-                "is_base": result.is_base,
                 "columns": {name: _column(result, name) for name in names},
                 "log": _log(result),
             }

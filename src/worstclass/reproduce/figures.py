@@ -16,7 +16,7 @@ from worstclass.report.results import Result, attack_title
 from worstclass.reproduce.rows import Row, collect, rows_of
 from worstclass.reproduce.tables import RESNET
 
-BLUE, PURPLE, GREY = "#0072B2", "#8E44AD", "#bbbbbb"  # ours is blue and the others purple, as in the paper
+BLUE, PURPLE = "#0072B2", "#8E44AD"  # ours is blue and the others purple, as in the paper
 OTHERS = ("trades", "csl", "frl-rw", "frl-rwrm")
 WEIGHTS = tuple(f"fixed-cat{weight:g}" for weight in (0.05, 0.1, 0.15, 0.2, 0.25))
 

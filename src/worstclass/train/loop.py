@@ -3,7 +3,7 @@
 import time
 import warnings
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
@@ -225,18 +225,16 @@ def validate(
 def _run_validation(step: ValidStep, take: Callable[[Tensor], None], *, seed: int, epoch: int) -> ClassStats:
     step.stats.reset()
     step.generator.manual_seed(rng.derive_seed(seed, "valid", epoch))
-    with _global_seed(rng.derive_seed(seed, "valid model", epoch), step.data.y.device):
+    with _own_global_generator(step.data.y.device):
+        torch.manual_seed(rng.derive_seed(seed, "valid model", epoch))
         for index in torch.arange(len(step.data), device=step.data.y.device).split(VALID_BATCH):
             take(index)
     return step.stats.copy()
 
 
-@contextmanager
-def _global_seed(seed: int, device: torch.device) -> Iterator[None]:
-    """Seed the global generator, the only one that dropout knows; afterwards it is as it was."""
-    with torch.random.fork_rng([device] if device.type == "cuda" else []):
-        torch.manual_seed(seed)
-        yield
+def _own_global_generator(device: torch.device) -> AbstractContextManager[None]:
+    """A context in which the global generator, the only one that dropout knows, may be seeded; then it is as it was."""
+    return torch.random.fork_rng([device] if device.type == "cuda" else [])
 
 
 def _run_epoch(
@@ -252,7 +250,7 @@ def _run_epoch(
     order = epoch_order(len(step.data), seed=plan.seed, epoch=epoch).to(device)
     batch_size = plan.batch_size_for(len(order))
     steps = len(order) // batch_size
-    with _global_seed(plan.seed, device):
+    with _own_global_generator(device):
         for number in range(state.step + 1, steps + 1):
             torch.manual_seed(rng.derive_seed(plan.seed, "model", epoch, number))
             step.generator.manual_seed(rng.derive_seed(plan.seed, "train", epoch, number))

@@ -1,0 +1,68 @@
+"""`worstclass bench`: speed, side by side in one run."""
+
+from pathlib import Path
+from typing import Annotated
+
+import torch
+import typer
+
+from worstclass.bench import bench_autoattack, bench_training, matrix_ceiling
+from worstclass.bench.training import ENGINES, PUBLIC
+from worstclass.console import attack_progress, print_steps, print_timings, say
+from worstclass.errors import UserError, choose
+from worstclass.models import check_name, runs_user_code
+from worstclass.options import AllowCode, DataDir, Device, Search, pick_device, pick_search
+from worstclass.runs import open_run
+from worstclass.subjects import run_subject
+from worstclass.train.engine import Engine
+
+bench = typer.Typer(add_completion=False, rich_markup_mode=None, help="Measure speed, side by side in one run.")
+
+
+@bench.command("autoattack")
+def bench_autoattack_command(
+    run: Annotated[Path, typer.Argument(help="a run folder")],
+    images: Annotated[int, typer.Option(min=1, help="the first so many test images")] = 200,
+    batch_size: Annotated[int, typer.Option(min=1, help="images at a time")] = 500,
+    search: Search = None,
+    data_dir: DataDir = Path("data"),
+    device: Device = "auto",
+    allow_code: AllowCode = False,
+) -> None:
+    """AutoAttack: ours and pyautoattack's on the same model, images and device, one after the other."""
+    chosen = pick_device(device)
+    subject = run_subject(open_run(run), data_dir=data_dir, allow_code=allow_code)
+    if len(subject.class_names) < 10:
+        raise UserError("pyautoattack, the peer, crashes below ten classes: there is nothing to compare with.")
+    precision = pick_search(search, chosen, ours=not runs_user_code(open_run(run).config.model))
+    say(f"{min(images, len(subject.images))} images, eps {subject.eps:.4g}, search in {precision}, on {chosen}")
+    with attack_progress() as notify:
+        timings = bench_autoattack(
+            subject.model.to(chosen),
+            subject.images.select(torch.arange(len(subject.images))[:images]),
+            eps=subject.eps,
+            norm=subject.norm,
+            batch_size=batch_size,
+            precision=precision,
+            notify=notify,
+        )
+    print_timings(timings)
+
+
+@bench.command("train")
+def bench_training_command(
+    model: Annotated[str, typer.Option(help="network: resnet18, wrn34-10, ...")] = "resnet18",
+    batch_size: Annotated[int, typer.Option(min=1, max=2048, help="images a step")] = 128,
+    steps: Annotated[int, typer.Option(min=1, help="steps to time, after a warm-up")] = 50,
+    ways: Annotated[
+        str | None, typer.Option(help=f"comma-separated: {', '.join([PUBLIC, *ENGINES])}; default: all that run here")
+    ] = None,
+    device: Device = "auto",
+) -> None:
+    """A step of TRADES: as public code writes it, tidy, and captured, on random images, one after the other."""
+    chosen = pick_device(device)
+    able = [name for name, engine in ENGINES.items() if chosen.type == "cuda" or engine == Engine()]
+    names = [choose("way", name.strip(), [PUBLIC, *able]) for name in ways.split(",")] if ways else [PUBLIC, *able]
+    ceiling = matrix_ceiling(chosen)
+    times = bench_training(names, model=check_name(model), batch_size=batch_size, steps=steps, device=chosen)
+    print_steps(list(times), ceiling, f"{model}, batch {batch_size}, {steps} steps", chosen)
