@@ -18,6 +18,7 @@ import typer
 
 import worstclass
 from worstclass import cli, config, metrics
+from worstclass.team import ALONE
 
 ROOT = Path(__file__).parents[1]
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md"))]
@@ -70,6 +71,8 @@ def shown(default: Any) -> str:
         return f'Path("{default}")'
     if isinstance(default, str):
         return json.dumps(default)
+    if default is ALONE:
+        return "ALONE"
     return "..." if repr(default).startswith("<") else repr(default)
 
 

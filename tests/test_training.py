@@ -206,7 +206,7 @@ def test_a_model_that_the_fast_engine_cannot_take_is_left_to_the_eager_one(
     """One line says so, the run remembers it, and the result is the eager engine's."""
     eager = train_run(tiny_config(data, epochs=1), tmp_path / "eager")
 
-    def fail(self: Engine, *arguments: Any) -> Any:
+    def fail(self: Engine, *arguments: Any, **_: Any) -> Any:
         if self.fast:
             raise RuntimeError("called a synchronizing operation.\nAnd much more.")
         return arguments[0]
@@ -231,7 +231,7 @@ def test_compiled_a_run_is_the_same(
     float64, weight for weight."""
     for module in ("step", "loop"):
         monkeypatch.setattr(f"worstclass.train.{module}.to_float", lambda x: x.double() / 255)
-    monkeypatch.setattr(Engine, "prepare", lambda self, work, *_: work)
+    monkeypatch.setattr(Engine, "prepare", lambda self, work, *_, **__: work)
     monkeypatch.setattr(torch, "compile", functools.partial(torch.compile, backend="aot_eager"))
     torch._dynamo.utils.counters.clear()
     config = tiny_config(data, method=method, epochs=2)

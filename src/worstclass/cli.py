@@ -1,5 +1,6 @@
 """The command: train, evaluate, report, reproduce, certify, bench, recipes, demo."""
 
+import os
 import sys
 from pathlib import Path
 from typing import Annotated, NoReturn, get_args
@@ -28,7 +29,7 @@ from worstclass.console import (
     tensorboard_writer,
     train_with_progress,
 )
-from worstclass.errors import AttackError, TrainingError, UserError, choose
+from worstclass.errors import AttackError, TeamError, TrainingError, UserError, choose
 from worstclass.files import write_atomic, write_json
 from worstclass.models import runs_user_code
 from worstclass.options import AllowCode, DataDir, Device, Search, pick_device, pick_engine, pick_search, radius
@@ -36,7 +37,8 @@ from worstclass.report import headline, load_results, write_report
 from worstclass.report.figures import save_figure
 from worstclass.reproduce import FIGURES, FORMATS, TABLES, draw_figure, make_table, render
 from worstclass.runs import open_run
-from worstclass.subjects import CARD, OUTCOMES, model_subject, run_subject
+from worstclass.subjects import CARD, OUTCOMES, Subject, model_subject, run_subject
+from worstclass.team import follows, joined
 from worstclass.theory import certificate_lines
 from worstclass.types import Norm
 
@@ -92,6 +94,10 @@ def train(
     checkpoint_minutes: Annotated[
         float, typer.Option(min=0, help="save the run whenever so many minutes have passed, and at its end")
     ] = 1.0,
+    data_gib: Annotated[
+        float | None,
+        typer.Option(min=0, help="images beyond so many GiB stay in host memory; default: half of a GPU's free memory"),
+    ] = None,
     allow_code: AllowCode = False,
     tensorboard: Annotated[bool, typer.Option("--tensorboard", help="also log to RUN/tensorboard")] = False,
 ) -> None:
@@ -113,19 +119,22 @@ def train(
         folder = out or Path("runs") / f"{Path(recipe).name.removesuffix('.toml')}-seed{config.seed}"
     allow_code = allow_code or "model" in chosen  # typed by the user, not read from a file
     chosen_device = pick_device(device)
-    train_with_progress(
-        config,
-        folder,
-        resume=resume is not None,
-        data_dir=data_dir,
-        device=chosen_device,
-        engine=pick_engine(
-            engine, precision, chosen_device, ours=not runs_user_code(config.model), deterministic=deterministic
-        ),
-        checkpoint_minutes=checkpoint_minutes,
-        allow_code=allow_code,
-        watch=tensorboard_writer(folder) if tensorboard else None,
-    )
+    with joined(chosen_device) as team:
+        train_with_progress(
+            config,
+            folder,
+            resume=resume is not None,
+            data_dir=data_dir,
+            device=chosen_device,
+            engine=pick_engine(
+                engine, precision, chosen_device, ours=not runs_user_code(config.model), deterministic=deterministic
+            ),
+            checkpoint_minutes=checkpoint_minutes,
+            allow_code=allow_code,
+            team=team,
+            data_limit=None if data_gib is None else int(data_gib * 2**30),
+            watch=tensorboard_writer(folder) if tensorboard else None,
+        )
     say(f"Run: {folder}. Evaluate it with: worstclass evaluate {folder}")
 
 
@@ -157,13 +166,68 @@ def evaluate(
     """Attack a model class by class; write per-sample outcomes and a card with every measure."""
     names = [name.strip() for name in attacks.split(",") if name.strip()]
     chosen = pick_device(device)
+
+    def subjects() -> tuple[Subject, Subject | None]:
+        subject = _subject(
+            target,
+            checkpoint=checkpoint,
+            part=part,
+            weights=weights,
+            data=data,
+            eps=eps,
+            norm=norm,
+            out=out,
+            data_dir=data_dir,
+            allow_code=allow_code,
+        )
+        return subject, run_subject(open_run(transfer), data_dir=data_dir, allow_code=allow_code) if transfer else None
+
+    folder = out or Path(target)
+    if transfer is not None and not checks:
+        raise UserError("--transfer is one of the checks: give --checks too.")
+    with joined(chosen) as team:
+        subject, other = team.first_here(subjects)
+        ours = subject.home is not None and not runs_user_code(open_run(subject.home).config.model)
+        card = evaluate_with_progress(
+            subject,
+            names,
+            folder,
+            base=base,
+            device=chosen,
+            seed=seed,
+            batch_size=batch_size,
+            precision=pick_search(search, chosen, ours=ours),
+            checks=checks,
+            transfer=other,
+            team=team,
+        )
+    if team.leads:
+        print_card(card)
+        print_findings(card, every=checks)
+    say(f"Card and outcomes: {folder / CARD}, {folder / OUTCOMES}")
+
+
+def _subject(
+    target: str,
+    *,
+    checkpoint: str | None,
+    part: str | None,
+    weights: Path | None,
+    data: str | None,
+    eps: str | None,
+    norm: str | None,
+    out: Path | None,
+    data_dir: Path,
+    allow_code: bool,
+) -> Subject:
+    """A run, or a model of the user's own; options of the one are refused for the other."""
     if runs_user_code(target) and not Path(target).exists():
         if weights is None or data is None or eps is None or out is None:
             raise UserError(f"to evaluate '{target}', give --weights, --data, --eps and --out.")
         for option, value in (("--checkpoint", checkpoint), ("--part", part)):
             if value is not None:
                 raise UserError(f"{option} is for a run; {target} is a model of your own.")
-        subject = model_subject(
+        return model_subject(
             target,
             weights=weights,
             data=data,
@@ -171,37 +235,16 @@ def evaluate(
             norm=choose("norm", norm or "linf", get_args(Norm)),
             data_dir=data_dir,
         )
-    else:
-        for option, given in (("--weights", weights), ("--data", data), ("--eps", eps), ("--norm", norm)):
-            if given is not None:
-                raise UserError(f"{option} is for a model of your own; the run {target} carries its own.")
-        subject = run_subject(
-            open_run(Path(target)),
-            checkpoint=choose("checkpoint", checkpoint or "selected", ("selected", "last")),
-            part=choose("part", part or "test", ("test", "valid")),
-            data_dir=data_dir,
-            allow_code=allow_code,
-        )
-    ours = subject.home is not None and not runs_user_code(open_run(subject.home).config.model)
-    folder = out or Path(target)
-    if transfer is not None and not checks:
-        raise UserError("--transfer is one of the checks: give --checks too.")
-    other = run_subject(open_run(transfer), data_dir=data_dir, allow_code=allow_code) if transfer else None
-    card = evaluate_with_progress(
-        subject,
-        names,
-        folder,
-        base=base,
-        device=chosen,
-        seed=seed,
-        batch_size=batch_size,
-        precision=pick_search(search, chosen, ours=ours),
-        checks=checks,
-        transfer=other,
+    for option, given in (("--weights", weights), ("--data", data), ("--eps", eps), ("--norm", norm)):
+        if given is not None:
+            raise UserError(f"{option} is for a model of your own; the run {target} carries its own.")
+    return run_subject(
+        open_run(Path(target)),
+        checkpoint=choose("checkpoint", checkpoint or "selected", ("selected", "last")),
+        part=choose("part", part or "test", ("test", "valid")),
+        data_dir=data_dir,
+        allow_code=allow_code,
     )
-    print_card(card)
-    print_findings(card, every=checks)
-    say(f"Card and outcomes: {folder / CARD}, {folder / OUTCOMES}")
 
 
 def reproduce_help() -> str:
@@ -329,7 +372,7 @@ def main() -> None:
         _fail(str(error), 2)
     except OSError as error:
         _fail(f"{error.filename}: {error.strerror}." if error.filename else str(error), 2)
-    except (TrainingError, AttackError) as error:
+    except (TrainingError, AttackError, TeamError) as error:
         _fail(str(error), 1)
     except (KeyboardInterrupt, typer.Abort):
         _fail("stopped.", 130)
@@ -340,7 +383,8 @@ def main() -> None:
 
 
 def _fail(message: str, code: int) -> NoReturn:
-    print(f"error: {message}", file=sys.stderr)
+    who = f" in process {os.environ.get('RANK')}" if follows() else ""
+    print(f"error{who}: {message}", file=sys.stderr)
     sys.exit(code)
 
 

@@ -6,7 +6,7 @@ from typing import Annotated
 import torch
 import typer
 
-from worstclass.bench import bench_autoattack, bench_training, matrix_ceiling
+from worstclass.bench import bench_autoattack, bench_classes, bench_training, matrix_ceiling
 from worstclass.bench.training import ENGINES, PUBLIC
 from worstclass.console import attack_progress, print_steps, print_timings, say
 from worstclass.errors import UserError, choose
@@ -66,3 +66,23 @@ def bench_training_command(
     ceiling = matrix_ceiling(chosen)
     times = bench_training(names, model=check_name(model), batch_size=batch_size, steps=steps, device=chosen)
     print_steps(list(times), ceiling, f"{model}, batch {batch_size}, {steps} steps", chosen)
+
+
+@bench.command("classes")
+def bench_classes_command(
+    classes: Annotated[str, typer.Option(help="comma-separated numbers of classes")] = "10,1000",
+    model: Annotated[str, typer.Option(help="network: small-cnn, resnet18, ...")] = "small-cnn",
+    batch_size: Annotated[int, typer.Option(min=1, help="images a step")] = 128,
+    steps: Annotated[int, typer.Option(min=1, help="steps to time")] = 5,
+    device: Device = "auto",
+) -> None:
+    """What the bookkeeping by class costs, as a share of a step of WAT in the same run."""
+    chosen = pick_device(device)
+    for number in classes.split(","):
+        if not number.strip().isdecimal() or int(number) < 2:
+            raise UserError(f"--classes: '{number.strip()}' is not a number of classes.")
+        books = bench_classes(int(number), model=check_name(model), batch_size=batch_size, steps=steps, device=chosen)
+        say(
+            f"{books.classes} classes, {model}, batch {batch_size}: {1e3 * books.books:.3f} ms of a step of "
+            f"{1e3 * books.step:.1f} ms, {books.share:.2%}"
+        )

@@ -22,9 +22,10 @@ from worstclass.report.results import attack_title
 from worstclass.report.tables import number, percent
 from worstclass.runs import RECIPE, Run, open_run, train_run
 from worstclass.subjects import PROGRESS, Subject, evaluate_subject
+from worstclass.team import ALONE, Team, follows
 from worstclass.train.engine import Engine
 
-console = Console()
+console = Console(quiet=follows())
 
 
 def say(text: RenderableType) -> None:
@@ -47,6 +48,8 @@ def train_with_progress(
     engine: Engine | None = None,
     checkpoint_minutes: float = 1.0,
     allow_code: bool = False,
+    team: Team = ALONE,
+    data_limit: int | None = None,
     watch: Callable[[dict[str, Any]], None] | None = None,
 ) -> Run:
     """Train with a bar for each epoch and a line after it; Ctrl-C says how to go on."""
@@ -54,7 +57,10 @@ def train_with_progress(
         engine = engine or Engine()
         kind = "fast engine (compiled, one CUDA graph a step)" if engine.fast else "eager engine"
         exact = ", deterministic" if engine.deterministic else ""
-        say(f"{torch.cuda.get_device_name(device)}: {kind}, {engine.precision}{exact}")
+        many = f"{team.size} processes, the first on " if team.size > 1 else ""
+        say(f"{many}{torch.cuda.get_device_name(device)}: {kind}, {engine.precision}{exact}")
+    elif team.size > 1:
+        say(f"{team.size} processes on CPUs")
     with _progress() as progress:
         bar = progress.add_task(f"{config.method} epoch", total=None)
         download: list[Any] = []
@@ -85,6 +91,8 @@ def train_with_progress(
                 engine=engine,
                 checkpoint_minutes=checkpoint_minutes,
                 allow_code=allow_code,
+                team=team,
+                data_limit=data_limit,
                 notify=notify,
                 on_step=on_step,
                 on_epoch=on_epoch,
@@ -210,7 +218,7 @@ def print_table(results: list[Result]) -> None:
 
 def wide_console() -> Console:
     """Wide enough for a table: on a narrow terminal a line that wraps is better than a number that is cut."""
-    return Console(width=max(console.width, 130))
+    return Console(width=max(console.width, 130), quiet=follows())
 
 
 def tensorboard_writer(folder: Path) -> Callable[[dict[str, Any]], None]:

@@ -17,6 +17,10 @@ class TrainingError(RuntimeError):
     """Training cannot go on; the last good checkpoint stays on disk."""
 
 
+class TeamError(RuntimeError):
+    """Another process of the same job has gone away."""
+
+
 def unknown(kind: str, given: str, allowed: Iterable[str]) -> UserError:
     """The error for a name that is not one of `allowed`, with the nearest match."""
     names = list(allowed)

@@ -19,6 +19,7 @@ from worstclass.errors import AttackError, UserError
 from worstclass.execution import Precision, allow_tf32, on
 from worstclass.outcomes import ANY, NATURAL, STANDS, Ints, Outcomes, Progress
 from worstclass.rng import PerSample
+from worstclass.team import ALONE, Team
 from worstclass.types import BallAttack, Classifier
 
 FORWARD_ONLY_ROWS = 4  # a batch without gradients may be this many times larger
@@ -49,6 +50,7 @@ def evaluate(
     notify: Notify | None = None,
     passes: Passes | None = None,
     must_harm: bool = True,
+    team: Team = ALONE,
 ) -> Outcomes:
     """Predictions on clean images and under each attack, in evaluation mode.
 
@@ -57,10 +59,11 @@ def evaluate(
     Attacks search in `precision`, those that stop at the first success (AutoAttack and its parts) on a faster view of
     the model, and PGD too unless it is fp32; the model itself, in strict float32, judges what they find.
     `progress` keeps what is done, and an evaluation that was stopped goes on from there. `passes` adds up what attacks
-    that stop at the first success cost.
+    that stop at the first success cost. Of a `team` each process attacks a part of the images, and all return the
+    same outcomes; progress and passes are each one's own.
     """
     model.eval()
-    trial = _Trial(model, images, seed, batch_size, progress or Progress(), notify or (lambda _: None))
+    trial = _Trial(model, images, seed, batch_size, progress or Progress(), notify or (lambda _: None), team)
     with allow_tf32(False), on(trial.a_batch().device):  # no TF32 in a number that is reported
         outcomes = _evaluate(trial, attacks, precision, passes)
     if must_harm:
@@ -100,16 +103,34 @@ class _Trial:
     batch_size: int
     progress: Progress
     notify: Notify
+    team: Team
+
+    @property
+    def own(self) -> Ints:
+        """The images that this process attacks: every so many-th, so that classes in order are spread evenly."""
+        return np.arange(self.team.rank, len(self.images), self.team.size)
+
+    def gather(self, values: Ints) -> Ints:
+        """The values of all images, of which each process has its own."""
+        if self.team.alone:
+            return values
+        whole = np.zeros_like(values)
+        whole[self.own] = values[self.own]
+        return _numpy(self.team.sum(torch.from_numpy(whole).to(self.team.device)))
 
     def natural(self) -> Ints:
         """Predictions on clean images."""
-        rows = np.arange(len(self.images))
-        if len(rows) == 0:
+        if len(self.images) == 0:
             raise UserError("there are no images to evaluate on.")
-        logits = [predict(self.model, self.at(part)[0]).cpu() for part in self.split(rows)]
-        if not all(bool(batch.isfinite().all()) for batch in logits):
+        predicted = np.zeros(len(self.images), dtype=np.int64)
+        sound = True
+        for rows in self.split(self.own):
+            logits = predict(self.model, self.at(rows)[0])
+            sound = sound and bool(logits.isfinite().all())
+            predicted[rows] = _numpy(logits.argmax(1))
+        if int(self.team.sum(torch.tensor(int(not sound), device=self.team.device))):
             raise UserError("the model returns logits that are not finite on clean images: nothing can be measured.")
-        return _numpy(torch.cat(logits).argmax(1))
+        return self.gather(predicted)
 
     def search(self, name: str, attack: PGD, precision: Precision) -> tuple[Ints, Ints]:
         """Predictions on the last iterate, and on the first that fools; or on the last again, where the model itself
@@ -124,7 +145,7 @@ class _Trial:
             self._record(name, attack, first, rows, x, found.any)
             self._record(name, attack, last, rows, x, found.last)
             first[rows] = np.where(first[rows] == _numpy(y), last[rows], first[rows])
-        return last, first
+        return self.gather(last), self.gather(first)
 
     def call(self, name: str, attack: BallAttack) -> Ints:
         """Predictions on what any attack returns."""
@@ -133,7 +154,7 @@ class _Trial:
             x, y = self.at(rows)
             x_adv = attack(self.model, x, y, generator=PerSample(self.seed, "evaluate", rows.tolist()))
             self._record(name, attack, predicted, rows, x, x_adv)
-        return predicted
+        return self.gather(predicted)
 
     def view(self, precision: Precision, *, as_it_is: bool = False) -> View:
         """The model as a search sees it."""
@@ -155,10 +176,11 @@ class _Trial:
 
     def _todo(self, name: str, predicted: Ints) -> Iterator[Ints]:
         """Batches without a prediction yet; each is saved once the caller is back for the next."""
-        for rows in self.split(np.flatnonzero(predicted < 0)):
+        own = self.own
+        for rows in self.split(own[predicted[own] < 0]):
             yield rows
             self.progress.save()
-            self.notify(Event(name, int((predicted >= 0).sum()), len(predicted)))
+            self.notify(Event(name, int((predicted[own] >= 0).sum()), len(own)))
 
     def _record(self, name: str, attack: BallAttack, predicted: Ints, rows: Ints, x: Tensor, x_adv: Tensor) -> None:
         check_inside(x, x_adv, attack, name)
@@ -180,7 +202,7 @@ class _Elimination:
         self.judge = Strict(trial.model)
         num_classes = predict(trial.model, trial.at(np.arange(1))[0]).shape[1]
         self.work = [part.work(num_classes) for part in attack.attacks.values()]
-        self.total = sum(self.work) * int((start == STANDING).sum())
+        self.total = sum(self.work) * int((start[trial.own] == STANDING).sum())
 
     def run(self) -> tuple[Ints, NDArray[np.str_]]:
         """Predictions, wrong where a sample was broken, and what broke each."""
@@ -189,7 +211,7 @@ class _Elimination:
                 self._attack(number, rows)
                 self.trial.progress.save()
         names = np.array([*self.attack.attacks, NATURAL, STANDS])  # -2 and -1 count from the end
-        return self.predicted, names[self.by]
+        return self.trial.gather(self.predicted), names[self.trial.gather(self.by)]
 
     def add_passes(self, passes: Passes) -> None:
         for counted in (self.model.passes, self.judge.passes):
@@ -198,7 +220,8 @@ class _Elimination:
 
     def _batches(self, number: int) -> list[Ints]:
         """The samples that an attack has yet to try. Without gradients nothing is kept for a backward pass."""
-        rows = np.flatnonzero((self.by == STANDING) & (self.passed == number))
+        rows = self.trial.own
+        rows = rows[(self.by[rows] == STANDING) & (self.passed[rows] == number)]
         part = list(self.attack.attacks.values())[number]
         return self.trial.split(rows, self.trial.batch_size * (1 if part.uses_gradients else FORWARD_ONLY_ROWS))
 
@@ -206,7 +229,8 @@ class _Elimination:
         """One attack on one batch."""
         part_name, part = list(self.attack.attacks.items())[number]
         to_come = np.array([sum(self.work[stage:]) for stage in range(len(self.work) + 1)])
-        others = np.setdiff1d(np.flatnonzero(self.by == STANDING), rows)
+        own = self.trial.own
+        others = np.setdiff1d(own[self.by[own] == STANDING], rows)
         ahead_of_others = int(to_come[self.passed[others]].sum())
 
         def look(share: float, standing: int) -> None:

@@ -73,6 +73,12 @@ def on(device: torch.device) -> AbstractContextManager[object]:
     return torch.cuda.device(device) if device.type == "cuda" else nullcontext()
 
 
+def wait(device: torch.device) -> None:
+    """Until a GPU has done what it was asked to."""
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)
+
+
 @contextmanager
 def no_waiting() -> Iterator[None]:
     """Raise where the host would wait for the device."""

@@ -1,5 +1,6 @@
 """Options that several commands share, and what they come to: a device, an engine, a precision, a radius."""
 
+import os
 import re
 from pathlib import Path
 from typing import Annotated, get_args
@@ -10,6 +11,7 @@ import typer
 from worstclass.config import parse_number
 from worstclass.errors import UserError, choose, unknown
 from worstclass.execution import Precision
+from worstclass.team import team_size
 from worstclass.train.engine import Engine
 
 DataDir = Annotated[Path, typer.Option(help="where CIFAR's binary files are, or are downloaded to")]
@@ -25,11 +27,15 @@ Search = Annotated[
 
 
 def pick_device(name: str) -> torch.device:
-    """`auto` is the GPU where there is one."""
+    """`auto` is the GPU where there is one; of several processes on a machine, each has its own."""
     if not re.fullmatch(r"auto|cpu|cuda(:\d+)?", name):
         raise unknown("device", name, ("auto", "cpu", "cuda", "cuda:0"))
     if name == "auto":
-        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+        name = "cuda" if torch.cuda.is_available() else "cpu"
+    if team_size() > 1 and name.startswith("cuda"):
+        if ":" in name:
+            raise UserError(f"each process has a GPU of its own: ask for --device cuda, without the ':{name[5:]}'.")
+        name += ":" + os.environ.get("LOCAL_RANK", "0")
     if name.startswith("cuda") and int(name.partition(":")[2] or 0) >= torch.cuda.device_count():
         raise UserError(f"device '{name}' was asked for, but torch sees {torch.cuda.device_count()} GPUs here.")
     return torch.device(name)

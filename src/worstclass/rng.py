@@ -3,6 +3,7 @@
 import copy
 import zlib
 from collections.abc import Callable, Iterable
+from dataclasses import dataclass
 
 import numpy as np
 import torch
@@ -38,26 +39,39 @@ class PerSample:
         return generator(self._seed, f"{self._stream}/shared")
 
 
-Randomness = torch.Generator | PerSample | None
+@dataclass(frozen=True)
+class Rows:
+    """Some rows of what a generator draws for a batch of `total`: a batch that is split draws what it would whole."""
+
+    generator: torch.Generator
+    rows: slice
+    total: int
 
 
-def uniform(like: Tensor, source: torch.Generator | PerSample) -> Tensor:
+Source = torch.Generator | PerSample | Rows
+Randomness = Source | None
+
+
+def uniform(like: Tensor, source: Source) -> Tensor:
     """Uniform numbers in [0, 1), shaped like `like`."""
     return _draw(torch.rand, like, source)
 
 
-def normal(like: Tensor, source: torch.Generator | PerSample) -> Tensor:
+def normal(like: Tensor, source: Source) -> Tensor:
     """Standard normal numbers, shaped like `like`."""
     return _draw(torch.randn, like, source)
 
 
-def or_default(source: Randomness, device: torch.device) -> torch.Generator | PerSample:
+def or_default(source: Randomness, device: torch.device) -> Source:
     """`source`, or a generator of a fixed seed: never the global state, so the same call gives the same answer."""
     return generator(0, "default", device=device) if source is None else source
 
 
-def _draw(sample: Callable[..., Tensor], like: Tensor, source: torch.Generator | PerSample) -> Tensor:
+def _draw(sample: Callable[..., Tensor], like: Tensor, source: Source) -> Tensor:
     if isinstance(source, PerSample):
         rows = [sample(like.shape[1:], dtype=like.dtype, generator=g) for g in source.generators]
         return torch.stack(rows).to(like.device)
+    if isinstance(source, Rows):
+        whole = (source.total, *like.shape[1:])
+        return sample(whole, dtype=like.dtype, device=like.device, generator=source.generator)[source.rows]
     return sample(like.shape, dtype=like.dtype, device=like.device, generator=source)

@@ -16,15 +16,17 @@ from torch import Tensor, nn
 
 from worstclass.card import versions
 from worstclass.config import Config, make_config, read_recipe, to_toml
-from worstclass.data import Images, open_source, split_validation, to_float
+from worstclass.data import Images, fits, open_source, split_validation, to_float
 from worstclass.data.sources import Notify
 from worstclass.errors import TrainingError, UserError
 from worstclass.files import keep_previous, locked, read_json, write_atomic, write_json
 from worstclass.models import Normalized, make_model, runs_user_code
 from worstclass.stats import ClassStats
 from worstclass.strategies.hedge import class_costs
+from worstclass.team import ALONE, Team
 from worstclass.train import EpochRecord, State, fit, new_state
 from worstclass.train.checkpoint import load_state, load_tensors, load_weights, save_state, save_tensors, section
+from worstclass.train.distributed import follow_leader
 from worstclass.train.engine import Engine
 
 RECIPE, ABOUT, LOG = "recipe.toml", "run.json", "log.jsonl"
@@ -121,6 +123,8 @@ def train_run(
     engine: Engine | None = None,
     checkpoint_minutes: float = 1.0,
     allow_code: bool = False,
+    team: Team = ALONE,
+    data_limit: int | None = None,
     notify: Notify | None = None,
     on_step: Callable[[int, int, int], None] | None = None,
     on_epoch: Callable[[dict[str, Any]], None] | None = None,
@@ -132,13 +136,15 @@ def train_run(
     end, the whole state is saved, with the epoch selected so far; each file is replaced atomically, and what came
     after the last checkpoint is made again. A damaged checkpoint is found by its digest, and the one before it taken. A
     folder that another process trains in is refused. `on_step(epoch, step, steps)` and `on_epoch(record)` watch, and
-    `on_fallback(line)` hears what was taken in the place of something else.
+    `on_fallback(line)` hears what was taken in the place of something else. Images of more than `data_limit` bytes stay
+    in host memory, as `fit` says. Every process of a `team` calls this with
+    the same arguments; the leader alone touches the folder, and watches.
     """
     refuse_code(config, allow_code)
-    if not resume:
+    if not resume and team.leads:
         _refuse_folder(out)
     engine = engine or Engine()
-    source = open_source(config.data, data_dir=data_dir, notify=notify)
+    source = team.first_here(lambda: open_source(config.data, data_dir=data_dir, notify=notify))
     images = source.read("train")
     train, valid = split_validation(images, source.num_classes, config.valid_fraction)
     about: dict[str, Any] = {
@@ -150,19 +156,39 @@ def train_run(
         "valid_images": len(valid),
         "data_digest": fingerprint(images),
         "versions": versions(),
-        "engine": asdict(engine) | _describe_device(torch.device(device)),
+        "engine": asdict(engine) | _describe_device(torch.device(device)) | {"processes": team.size},
     }
     plan, objective = config.make_plan(), config.make_objective()
     strategy = config.make_strategy(train.class_counts(source.num_classes))
     model = build_model(config, source.num_classes, images.x.shape[1], train)
     check_classifier(model, train, source.num_classes, config.model)
     state = new_state(model, strategy, plan, device)
+    same = json.dumps([to_toml(config), about["data_digest"], asdict(engine), resume])
+    team.check_same(same, "the processes were not started alike: their recipes, data or options differ.")
+    if not team.leads:
+        follow_leader(state, team)
+        for _ in fit(
+            state,
+            train,
+            valid,
+            objective,
+            plan,
+            engine=engine,
+            team=team,
+            data_limit=data_limit,
+            on_fallback=lambda _: None,
+        ):
+            pass
+        return Run(out, config, about)
     keeper = _Keeper(out, state, 60 * checkpoint_minutes)
     out.mkdir(parents=True, exist_ok=True)
     with locked(out, "train"):
         if resume:
             now = about
             about = keeper.restore(about, on_fallback)
+            before = [about, *about.get("resumed", [])][-1]["engine"].get("processes", 1)
+            if before != team.size:
+                on_fallback(f"{before} process(es) trained this run, {team.size} go on: the same run up to rounding.")
             if state.epoch < plan.epochs:
                 note = {
                     "epoch": state.epoch + 1,
@@ -189,8 +215,21 @@ def train_run(
             write_json(out / ABOUT, about)
             on_fallback(line)
 
+        follow_leader(state, team)
+        if not fits(train, torch.device(device), data_limit):
+            size = train.x.nbytes / 2**30
+            on_fallback(f"the training images ({size:.3g} GiB) stay in host memory, and are fetched a batch ahead.")
         for record in fit(
-            state, train, valid, objective, plan, engine=engine, on_step=after_step, on_fallback=fall_back
+            state,
+            train,
+            valid,
+            objective,
+            plan,
+            engine=engine,
+            team=team,
+            data_limit=data_limit,
+            on_step=after_step,
+            on_fallback=fall_back,
         ):
             improved = keeper.select(record.epoch, selection_score(config.select, record.valid, record.epoch))
             line = describe(record) | {"selected": improved}

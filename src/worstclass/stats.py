@@ -3,24 +3,26 @@
 import torch
 from torch import Tensor
 
+from worstclass.team import ALONE, Team
+
 COLUMNS = ("natural_loss", "robust_loss", "natural_correct", "robust_correct")
 
 
 class ClassStats:
     """Counts and sums for each class, (K, 1 + columns) in float64 on one device.
 
-    Tables add up: over batches, and over processes with one all_reduce of `table`.
+    Tables add up: over batches, and over the processes of a `team`, each of which holds the sum over all.
     """
 
-    def __init__(self, num_classes: int, device: torch.device | str = "cpu") -> None:
+    def __init__(self, num_classes: int, device: torch.device | str = "cpu", team: Team = ALONE) -> None:
         self.table = torch.zeros(num_classes, 1 + len(COLUMNS), dtype=torch.float64, device=device)
-        self._classes = torch.arange(num_classes, device=device)
+        self._classes, self._team = torch.arange(num_classes, device=device), team
 
     def add(self, y: Tensor, **columns: Tensor) -> None:
         """Add per-sample values (B,), one for each column; no host sync, and in a fixed order of summation."""
         values = torch.stack([torch.ones_like(y), *(columns[name] for name in COLUMNS)], dim=1).double()
         one_hot = (y[:, None] == self._classes).double()
-        self.table += one_hot.T @ values
+        self.table += self._team.sum(one_hot.T @ values)
 
     def reset(self) -> None:
         """Back to zero, in place."""

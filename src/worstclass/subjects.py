@@ -29,10 +29,12 @@ from worstclass.files import locked, read_json, write_json
 from worstclass.models import make_model
 from worstclass.outcomes import ANY, NATURAL, Outcomes, Progress
 from worstclass.runs import RECIPE, Run, check_classifier, fingerprint
+from worstclass.team import ALONE, Team
 from worstclass.train.checkpoint import digest, load_tensors, load_weights
 from worstclass.types import BallAttack, Norm
 
 CARD, OUTCOMES, PROGRESS = "card.json", "outcomes.npz", "progress.npz"
+PART = "progress-{}of{}.npz"  # of one process of several
 
 
 @dataclass(frozen=True)
@@ -110,6 +112,7 @@ def evaluate_subject(
     precision: Precision = "fp32",
     checks: bool = False,
     transfer: Subject | None = None,
+    team: Team = ALONE,
     notify: Notify | None = None,
 ) -> dict[str, Any]:
     """Attack, measure, and write outcomes and card into the folder `out`; returns the card.
@@ -117,19 +120,22 @@ def evaluate_subject(
     `natural` is always measured. `base` is the folder of an evaluated vanilla run, for rho. An earlier evaluation of
     the same weights on the same images is added to; a folder that holds anything else is refused. One that was stopped
     is continued. The card's findings say what the numbers are worth; `checks` adds those that take attacks of their
-    own, among them one by images made for the model `transfer`.
+    own, among them one by images made for the model `transfer`. Every process of a `team` calls this with the same
+    arguments; the leader writes, and the others, once they have attacked their part, return an empty card.
     """
     about = dict(subject.about) | {"eps": subject.eps, "norm": subject.norm, "seed": seed}
-    _earlier(out, about, subject.home)  # a folder that holds something else is refused before anything runs
+    if team.leads:
+        _earlier(out, about, subject.home)  # a folder that holds something else is refused before anything runs
     attacks = _attacks(subject, attack_names)
     base_outcomes = load_base(base, about, attacks) if base else None
     if transfer:
         _check_transfer(subject, transfer)
-    out.mkdir(parents=True, exist_ok=True)
-    with locked(out, "evaluate"):
-        earlier = _earlier(out, about, subject.home)
-        model = subject.model.to(device).eval()
-        progress = Progress(out / PROGRESS, json.dumps([about, precision, versions()]))
+    model = subject.model.to(device).eval()
+    team.check_same(json.dumps([about, list(attacks), precision]), "the processes were not started alike.")
+
+    def attack_all() -> tuple[Outcomes, Progress]:
+        name, part = (PROGRESS, []) if team.alone else (PART.format(team.rank, team.size), [team.rank, team.size])
+        progress = Progress(out / name, json.dumps([about, precision, versions(), *part]))
         outcomes = evaluate(
             model,
             subject.images,
@@ -139,7 +145,19 @@ def evaluate_subject(
             precision=precision,
             progress=progress,
             notify=notify,
+            team=team,
         )
+        return outcomes, progress
+
+    if not team.leads:
+        _, progress = attack_all()
+        team.wait()  # until the leader has written it down
+        progress.clear()
+        return {}
+    out.mkdir(parents=True, exist_ok=True)
+    with locked(out, "evaluate"):
+        earlier = _earlier(out, about, subject.home)
+        outcomes, progress = attack_all()
         searched = [name for name, attack in attacks.items() if isinstance(attack, PGD | Breaker | Ensemble)]
         if earlier is not None:
             predictions, broken_by = earlier.predictions | outcomes.predictions, earlier.broken_by | outcomes.broken_by
@@ -159,6 +177,7 @@ def evaluate_subject(
         outcomes.save(out / OUTCOMES)
         card["findings"] = [finding.as_dict() for finding in findings]
         write_json(out / CARD, card)
+        team.wait()
         progress.clear()
         if checks:  # what has been measured is on disk by now
             checked = check_attacks(

@@ -93,18 +93,23 @@ class ClassWeights:
         """The same weights on another device (before training starts: later the storage is kept)."""
         return ClassWeights(self.natural.to(device), self.robust.to(device), self.margin.to(device), self.normalized)
 
+    def vectors(self) -> tuple[Tensor, Tensor, Tensor]:
+        """The three vectors themselves."""
+        return self.natural, self.robust, self.margin
+
     def set(self, *, natural: Tensor | None = None, robust: Tensor | None = None, margin: Tensor | None = None) -> None:
         """Overwrite the given vectors in place."""
-        for target, value in ((self.natural, natural), (self.robust, robust), (self.margin, margin)):
+        for target, value in zip(self.vectors(), (natural, robust, margin), strict=True):
             if value is not None:
                 target.copy_(value)
 
-    def reduce(self, losses: Losses, y: Tensor) -> Tensor:
-        """The scalar training loss of a batch."""
-        natural, robust = self.natural[y], self.robust[y]
+    def reduce(self, losses: Losses, y: Tensor, batch: Tensor | None = None) -> Tensor:
+        """The scalar training loss of a batch; its part for samples of a batch with the labels `batch`."""
+        batch = y if batch is None else batch
+        natural, robust = self.natural[y] * losses.natural, self.robust[y] * losses.robust
         if self.normalized:
-            return (natural * losses.natural).sum() / natural.sum() + (robust * losses.robust).sum() / robust.sum()
-        return (natural * losses.natural + robust * losses.robust).mean()
+            return natural.sum() / self.natural[batch].sum() + robust.sum() / self.robust[batch].sum()
+        return (natural + robust).sum() / len(batch)
 
 
 class ClassStrategy(Stateful, Protocol):

@@ -105,7 +105,7 @@ def test_attacks_compile_to_the_same_images() -> None:
     images = data(32)
     x, y = images.x.double() / 255, images.y
     model = make_model("resnet18", num_classes=10, in_channels=3, seed=1).double().to(DEVICE).eval()
-    _, view = Engine(fast=True).forwards(model, Natural(), x)
+    _, view = Engine(fast=True).forwards(model, model, Natural(), x)
     for attack in (pgd(10, eps=8 / 255), trades_attack(eps=8 / 255)):
         generators = [torch.Generator(DEVICE).manual_seed(1) for _ in range(2)]
         one, other = (attack(m, x, y, generator=g) for m, g in zip((model, view()), generators, strict=True))

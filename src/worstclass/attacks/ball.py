@@ -4,7 +4,7 @@ import torch
 from torch import Tensor
 
 from worstclass import rng
-from worstclass.rng import PerSample
+from worstclass.rng import Source
 from worstclass.types import Norm
 
 
@@ -42,7 +42,7 @@ def radius_of(eps: float, margin: Tensor | None, x: Tensor) -> Tensor | float:
     return eps if margin is None else eps * column(margin, x).to(x.dtype)
 
 
-def random_direction(like: Tensor, source: torch.Generator | PerSample, norm: Norm) -> Tensor:
+def random_direction(like: Tensor, source: Source, norm: Norm) -> Tensor:
     """A random direction of length one for each sample."""
     if norm == "l2":
         noise = rng.normal(like, source)

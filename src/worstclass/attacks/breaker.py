@@ -9,7 +9,7 @@ from torch import Tensor
 from worstclass.attacks.ball import radius_of
 from worstclass.attacks.lanes import Hunt, Look
 from worstclass.errors import UserError
-from worstclass.rng import PerSample, Randomness
+from worstclass.rng import PerSample, Randomness, Rows
 from worstclass.types import Classifier, Norm
 
 
@@ -80,5 +80,8 @@ def own_sources(source: Randomness, size: int) -> PerSample:
         return source
     if source is None:
         return PerSample(0, "default", range(size))
-    drawn = torch.randint(2**62, (), generator=source, device=source.device)
-    return PerSample(int(drawn), "lanes", range(size))
+    generator, samples = (
+        (source.generator, range(source.total)[source.rows]) if isinstance(source, Rows) else (source, range(size))
+    )
+    drawn = torch.randint(2**62, (), generator=generator, device=generator.device)
+    return PerSample(int(drawn), "lanes", samples)

@@ -8,7 +8,7 @@ bfloat16 on a GPU; called one by one, such convolutions would keep the host busi
 import copy
 import operator
 from collections import Counter
-from typing import Any
+from typing import Any, TypeGuard
 
 import torch
 import torch.nn.functional as F
@@ -17,6 +17,7 @@ from torch import Tensor, fx, nn
 from worstclass.attacks.lanes import predict
 from worstclass.execution import allow_tf32
 from worstclass.models.normalization import Head
+from worstclass.models.synced import SYNCED, SyncedBatchNorm2d
 from worstclass.types import Classifier
 
 SAME_LOGITS = 1e-3  # of the largest: folding moves roundings, and what it finds is judged by the model itself
@@ -176,7 +177,7 @@ conv_relu.register_autograd(_backward, setup_context=_keep)
 
 class _Tracer(fx.Tracer):
     def is_leaf_module(self, m: nn.Module, module_qualified_name: str) -> bool:
-        return isinstance(m, Head) or super().is_leaf_module(m, module_qualified_name)
+        return isinstance(m, (Head, *SYNCED.values())) or super().is_leaf_module(m, module_qualified_name)
 
 
 class _Shapes(fx.Interpreter):
@@ -206,7 +207,7 @@ def _fold_norms(graph: fx.Graph, model: Classifier, shared: Classifier, dtype: t
             continue
         after = next(iter(node.users)) if len(node.users) == 1 else None
         norm = _module(after, model) if after is not None and calls[after.target] == 1 else None
-        if not (type(norm) is nn.BatchNorm2d and norm.running_var is not None and not _hooked(norm)):
+        if not (_is_norm(norm) and norm.running_var is not None and not _hooked(norm)):
             norm = None
         shared.set_submodule(str(node.target), FoldedConv(convolution, norm, dtype))
         if norm is not None:
@@ -246,6 +247,10 @@ def _fusible(convolution: Any, other: Any, shared: Classifier) -> bool:
 
 def _module(node: fx.Node, root: nn.Module) -> nn.Module | None:
     return root.get_submodule(str(node.target)) if node.op == "call_module" else None
+
+
+def _is_norm(module: nn.Module | None) -> TypeGuard[nn.BatchNorm2d]:
+    return type(module) in (nn.BatchNorm2d, SyncedBatchNorm2d)
 
 
 def _hooked(module: nn.Module) -> bool:

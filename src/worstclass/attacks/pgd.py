@@ -116,7 +116,7 @@ class PGD:
         x: Tensor,
         loss: Callable[[Tensor], Tensor],
         scale: Tensor | float,
-        source: torch.Generator | rng.PerSample,
+        source: rng.Source,
         watch: Callable[[Tensor, Tensor], None] | None = None,
     ) -> Tensor:
         """One restart; `watch` sees every iterate but the last with its logits."""
@@ -132,7 +132,7 @@ class PGD:
             x_adv = _move(x, x_adv, grad, self.step_size * scale, self.eps * scale, self.norm)
         return x_adv.detach()
 
-    def _begin(self, x: Tensor, scale: Tensor | float, source: torch.Generator | rng.PerSample) -> Tensor:
+    def _begin(self, x: Tensor, scale: Tensor | float, source: rng.Source) -> Tensor:
         if self.start == "none":
             return x.clone()
         radius = self.eps * scale

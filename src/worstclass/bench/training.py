@@ -11,7 +11,7 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from worstclass.attacks import PGD, trades_attack
 from worstclass.data import Augment, Images, to_float
-from worstclass.execution import allow_tf32
+from worstclass.execution import allow_tf32, wait
 from worstclass.models import make_model
 from worstclass.objectives import Trades
 from worstclass.strategies import uniform
@@ -63,7 +63,7 @@ def bench_training(
         )
         network = make_model(model, num_classes=CLASSES, in_channels=3)
         state = new_state(network, uniform(CLASSES), plan, device)
-        _wait(device)
+        wait(device)
         if device.type == "cuda":
             torch.cuda.reset_peak_memory_stats()
         started = time.perf_counter()
@@ -83,11 +83,11 @@ def matrix_ceiling(device: torch.device, *, size: int = 8192) -> float:
     a = torch.randn(size, size, device=device, dtype=torch.bfloat16 if on_gpu else torch.float32)
     for _ in range(WARM_UP):
         a @ a
-    _wait(device)
+    wait(device)
     started = time.perf_counter()
     for _ in range(10):
         a @ a
-    _wait(device)
+    wait(device)
     return 10 * 2 * size**3 / (time.perf_counter() - started)
 
 
@@ -133,14 +133,9 @@ def _time(
     index = torch.arange(batch_size, device=device) % IMAGES
     for _ in range(WARM_UP):
         take(index)
-    _wait(device)
+    wait(device)
     warm = time.perf_counter()
     for _ in range(steps):
         take(index)
-    _wait(device)
+    wait(device)
     return (time.perf_counter() - warm) / steps, warm - started
-
-
-def _wait(device: torch.device) -> None:
-    if device.type == "cuda":
-        torch.cuda.synchronize()

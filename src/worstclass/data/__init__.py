@@ -1,15 +1,21 @@
 """Data on the training device: sources, the stratified split, order and augmentation."""
 
+from worstclass.data.feed import Feed, Resident, Streamed, fits, make_feed
 from worstclass.data.images import Augment, Images, epoch_order, split_validation, to_float
 from worstclass.data.sources import Source, check_data_name, data_at_hand, open_source
 
 __all__ = [
     "Augment",
+    "Feed",
     "Images",
+    "Resident",
     "Source",
+    "Streamed",
     "check_data_name",
     "data_at_hand",
     "epoch_order",
+    "fits",
+    "make_feed",
     "open_source",
     "split_validation",
     "to_float",

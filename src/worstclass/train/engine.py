@@ -16,7 +16,7 @@ from worstclass.errors import UserError
 from worstclass.execution import Precision, compiling, no_waiting, set_tf32
 from worstclass.types import Classifier, Losses, Objective
 
-WARM_UP_STEPS = 3
+WARM_UP_STEPS, WARM_UP_STEPS_SHARED = 3, 11  # DistributedDataParallel settles within ten
 LossesOf = Callable[[Tensor, Tensor, Tensor], Losses]  # of images, attacked images and labels
 
 
@@ -58,16 +58,18 @@ class Engine:
         with bf16, compiling(self.fast):
             yield
 
-    def forwards(self, model: Classifier, objective: Objective, x: Tensor) -> tuple[LossesOf, Callable[[], Classifier]]:
+    def forwards(
+        self, model: Classifier, trained: Classifier, objective: Objective, x: Tensor
+    ) -> tuple[LossesOf, Callable[[], Classifier]]:
         """The losses of a batch, and a function that gives the model as attacks see it now; `x` are a few images.
 
-        Attacks see the model in evaluation mode; the fast engine folds it where it can, anew whenever it is asked for.
+        `trained` is the model itself, or as several processes share it. Attacks see it in evaluation mode;
+        the fast engine folds it where it can, anew whenever it is asked for.
         """
 
         def losses(x: Tensor, x_adv: Tensor, y: Tensor) -> Losses:
-            return objective.losses(model, x, x_adv, y)
+            return objective.losses(trained, x, x_adv, y)
 
-        model.to(memory_format=self.memory_format)  # type: ignore[call-overload]  # torch's stub lacks it
         if not self.fast:
             return losses, lambda: model
         compiled_losses = torch.compile(losses, dynamic=False)
@@ -105,13 +107,16 @@ class Engine:
         sizes: Sequence[int],
         touched: Sequence[Tensor],
         generator: torch.Generator,
+        *,
+        shared: bool = False,
     ) -> Callable[[Tensor], None]:
-        """The work on the indices of a batch itself, or its capture for batches of these sizes."""
+        """The work on the indices of a batch itself, or its capture for batches of these sizes; `shared` work is done
+        together with other processes."""
         if not self.fast:
             return work
         if generator.device.type != "cuda":
             raise UserError("the fast engine needs a GPU; use the eager one here.")
-        return Captured(work, sizes, touched, generator)
+        return Captured(work, sizes, touched, generator, WARM_UP_STEPS_SHARED if shared else WARM_UP_STEPS)
 
 
 class Captured:
@@ -128,10 +133,11 @@ class Captured:
         sizes: Sequence[int],
         touched: Sequence[Tensor],
         generator: torch.Generator,
+        warm_up: int = WARM_UP_STEPS,
     ) -> None:
         before = [tensor.clone() for tensor in touched]
         try:
-            self._graphs = {size: self._record(work, size, generator) for size in sizes}
+            self._graphs = {size: self._record(work, size, generator, warm_up) for size in sizes}
         finally:
             torch.cuda.synchronize()  # a warm-up that failed may still be running
             for tensor, value in zip(touched, before, strict=True):
@@ -144,13 +150,13 @@ class Captured:
 
     @staticmethod
     def _record(
-        work: Callable[[Tensor], None], size: int, generator: torch.Generator
+        work: Callable[[Tensor], None], size: int, generator: torch.Generator, warm_up: int
     ) -> tuple[Tensor, torch.cuda.CUDAGraph]:
         index = torch.arange(size, device=generator.device)
         stream = torch.cuda.Stream(generator.device)
         stream.wait_stream(torch.cuda.current_stream())
         with torch.cuda.stream(stream):
-            for _ in range(WARM_UP_STEPS - 1):
+            for _ in range(warm_up - 1):
                 work(index)
             with no_waiting():
                 work(index)

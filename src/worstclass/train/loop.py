@@ -12,9 +12,11 @@ from torch import Tensor
 
 from worstclass import rng
 from worstclass.attacks import PGD
-from worstclass.data import Augment, Images, epoch_order, to_float
+from worstclass.data import Augment, Feed, Images, Resident, epoch_order, make_feed, to_float
 from worstclass.errors import TrainingError, UserError
 from worstclass.stats import ClassStats
+from worstclass.team import ALONE, Team
+from worstclass.train.distributed import shared
 from worstclass.train.engine import Engine
 from worstclass.train.step import Health, TrainStep, ValidStep
 from worstclass.types import Classifier, ClassStrategy, ClassWeights, Objective
@@ -97,6 +99,8 @@ def fit(
     plan: Plan,
     *,
     engine: Engine | None = None,
+    team: Team = ALONE,
+    data_limit: int | None = None,
     on_step: Callable[[int, int], None] | None = None,
     on_fallback: Callable[[str], None] = warnings.warn,
 ) -> Iterator[EpochRecord]:
@@ -106,10 +110,22 @@ def fit(
     and continued from its state is the run that was never stopped. The last, partial batch of an
     epoch is left out; another order brings those images back in the next. `on_step(step, steps)` is called
     after each step, and `on_fallback(line)` when the fast engine cannot take the model and the eager one goes on.
+    Images of more than `data_limit` bytes (by default half of a GPU's free memory) stay in the host's memory.
+    Every process of a `team` calls this with the same arguments, and each yields the same records.
     """
     if state.epoch >= plan.epochs:
         return
-    work = prepare(state, train, valid, objective, plan, engine or Engine(), on_fallback)
+    work = prepare(
+        state,
+        train,
+        valid,
+        objective,
+        plan,
+        engine or Engine(),
+        team=team,
+        data_limit=data_limit,
+        on_fallback=on_fallback,
+    )
     while state.epoch < plan.epochs:
         epoch, started = state.epoch + 1, time.perf_counter() - state.seconds
         used = _snapshot(state.strategy.weights)
@@ -119,9 +135,11 @@ def fit(
         _run_epoch(state, work, plan, started, on_step)
         train_stats = work.step.stats.copy()
         state.model.eval()
-        valid_stats = _run_validation(work.valid_step, work.validate, seed=plan.seed, epoch=epoch)
+        valid_stats = _run_validation(work.valid_step, work.valid_feed, work.validate, seed=plan.seed, epoch=epoch)
         _check_finite(valid_stats, epoch)
         state.strategy.update(train_stats if state.strategy.source == "train" else valid_stats)
+        for vector in state.strategy.weights.vectors():  # machines may differ in the last bit of an exponential
+            vector.copy_(team.follow(vector))
         state.epoch, state.step, state.table, state.seconds = epoch, 0, None, 0.0
         yield EpochRecord(
             epoch=epoch,
@@ -136,11 +154,13 @@ def fit(
 
 
 class Work(NamedTuple):
-    """The two steps, and how the engine takes each: called with the indices of a batch."""
+    """The two steps, the batches for each, and how the engine takes it: called with the indices of a batch."""
 
     step: TrainStep
+    feed: Feed
     take: Callable[[Tensor], None]
     valid_step: ValidStep
+    valid_feed: Feed
     validate: Callable[[Tensor], None]
 
 
@@ -151,14 +171,25 @@ def prepare(
     objective: Objective,
     plan: Plan,
     engine: Engine,
+    *,
+    team: Team = ALONE,
+    data_limit: int | None = None,
     on_fallback: Callable[[str], None] = warnings.warn,
 ) -> Work:
-    """Put the data on the model's device, and the steps as the engine takes them; a model that the fast engine
-    cannot take is left to the eager one."""
+    """Put the data on the model's device if it fits, and the steps as the engine takes them; a model that the fast
+    engine cannot take is left to the eager one."""
     device = next(state.model.parameters()).device
-    train, valid = train.to(device), valid.to(device)
+    batch_size = plan.batch_size_for(len(train))
+    if batch_size < team.size:
+        raise UserError(f"a batch of {batch_size} images cannot be split over {team.size} processes.")
+    _lay_out(state.model, engine)
+    trained = shared(state.model, team)
+    feed, valid_feed = (
+        make_feed(images, device, window=size, limit=data_limit)
+        for images, size in ((train, batch_size), (valid, VALID_BATCH))
+    )
     try:
-        return _prepare(state, train, valid, objective, plan, engine)
+        return _prepare(state, trained, feed, valid_feed, objective, plan, engine, team)
     except UserError:
         raise
     except Exception as error:  # compilers and captures fail in many ways
@@ -166,13 +197,29 @@ def prepare(
             raise
         reason = (str(error).splitlines() or [type(error).__name__])[0].rstrip(".")
         on_fallback(f"the fast engine cannot take this model ({reason}): going on with the eager one.")
-        return _prepare(state, train, valid, objective, plan, replace(engine, fast=False))
+        engine = replace(engine, fast=False)
+        _lay_out(state.model, engine)
+        return _prepare(state, trained, feed, valid_feed, objective, plan, engine, team)
 
 
-def _prepare(state: State, train: Images, valid: Images, objective: Objective, plan: Plan, engine: Engine) -> Work:
+def _lay_out(model: Classifier, engine: Engine) -> None:
+    model.to(memory_format=engine.memory_format)  # type: ignore[call-overload]  # torch's stub lacks it
+
+
+def _prepare(
+    state: State,
+    trained: Classifier,
+    feed: Feed,
+    valid_feed: Feed,
+    objective: Objective,
+    plan: Plan,
+    engine: Engine,
+    team: Team,
+) -> Work:
+    train, valid = feed.images, valid_feed.images
     device, num_classes = train.y.device, len(state.strategy.weights.natural)
     engine.set_up(device)
-    losses, view = engine.forwards(state.model, objective, to_float(valid.x[:VALID_BATCH]))
+    losses, view = engine.forwards(state.model, trained, objective, to_float(valid.x[:VALID_BATCH]))
     step = TrainStep(
         model=state.model,
         losses=losses,
@@ -184,9 +231,10 @@ def _prepare(state: State, train: Images, valid: Images, objective: Objective, p
         weights=state.strategy.weights,
         data=train,
         augment=plan.augment,
-        stats=ClassStats(num_classes, device),
+        stats=ClassStats(num_classes, device, team),
         health=Health(state.model, device),
         generator=torch.Generator(device),
+        team=team,
     )
     valid_step = ValidStep(
         view=view,
@@ -195,13 +243,15 @@ def _prepare(state: State, train: Images, valid: Images, objective: Objective, p
         objective=objective,
         attack=plan.valid_attack,
         data=valid,
-        stats=ClassStats(num_classes, device),
+        stats=ClassStats(num_classes, device, team),
         generator=torch.Generator(device),
+        team=team,
     )
-    valid_sizes = {len(part) for part in torch.arange(len(valid)).split(VALID_BATCH)}
-    take = engine.prepare(step, [plan.batch_size_for(len(train))], step.touched(), step.generator)
+    valid_sizes = {len(part) for part in torch.arange(len(valid_feed)).split(VALID_BATCH)}
+    take = engine.prepare(step, [plan.batch_size_for(len(feed))], step.touched(), step.generator, shared=not team.alone)
     state.model.eval()
-    return Work(step, take, valid_step, engine.prepare(valid_step, sorted(valid_sizes), [], valid_step.generator))
+    validate = engine.prepare(valid_step, sorted(valid_sizes), [], valid_step.generator)
+    return Work(step, feed, take, valid_step, valid_feed, validate)
 
 
 def validate(
@@ -219,15 +269,17 @@ def validate(
         stats=ClassStats(num_classes, device),
         generator=torch.Generator(device),
     )
-    return _run_validation(step, step, seed=seed, epoch=epoch)
+    return _run_validation(step, Resident(images, device), step, seed=seed, epoch=epoch)
 
 
-def _run_validation(step: ValidStep, take: Callable[[Tensor], None], *, seed: int, epoch: int) -> ClassStats:
+def _run_validation(
+    step: ValidStep, feed: Feed, take: Callable[[Tensor], None], *, seed: int, epoch: int
+) -> ClassStats:
     step.stats.reset()
     step.generator.manual_seed(rng.derive_seed(seed, "valid", epoch))
     with _own_global_generator(step.data.y.device):
-        torch.manual_seed(rng.derive_seed(seed, "valid model", epoch))
-        for index in torch.arange(len(step.data), device=step.data.y.device).split(VALID_BATCH):
+        torch.manual_seed(rng.derive_seed(seed, "valid model", epoch, *step.team.apart))
+        for index in feed.batches(torch.arange(len(feed)), VALID_BATCH):
             take(index)
     return step.stats.copy()
 
@@ -247,14 +299,15 @@ def _run_epoch(
     if state.table is not None:
         step.stats.table.copy_(state.table)
     state.table = step.stats.table
-    order = epoch_order(len(step.data), seed=plan.seed, epoch=epoch).to(device)
+    order = epoch_order(len(work.feed), seed=plan.seed, epoch=epoch)
     batch_size = plan.batch_size_for(len(order))
     steps = len(order) // batch_size
+    left = order[state.step * batch_size : steps * batch_size]
     with _own_global_generator(device):
-        for number in range(state.step + 1, steps + 1):
-            torch.manual_seed(rng.derive_seed(plan.seed, "model", epoch, number))
+        for number, index in enumerate(work.feed.batches(left, batch_size), state.step + 1):
+            torch.manual_seed(rng.derive_seed(plan.seed, "model", epoch, number, *step.team.apart))
             step.generator.manual_seed(rng.derive_seed(plan.seed, "train", epoch, number))
-            work.take(order[(number - 1) * batch_size : number * batch_size])
+            work.take(index)
             if number % HEALTH_INTERVAL == 0 or number == steps:
                 complaint = step.health.complaint()
                 if complaint:

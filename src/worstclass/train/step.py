@@ -11,6 +11,7 @@ from torch import Tensor
 from worstclass.attacks import PGD
 from worstclass.data import Augment, Images, to_float
 from worstclass.stats import ClassStats
+from worstclass.team import ALONE, Team
 from worstclass.types import Classifier, ClassWeights, Losses, Objective
 
 
@@ -19,6 +20,7 @@ class TrainStep:
     """What a step reads and writes; calling it with the indices (B,) of a batch takes the step.
 
     `losses` are the objective's, and `view` gives the model as the attack sees it: both as they are, or compiled.
+    Of a `team`, each process attacks its share of the batch, and all take the step together.
     """
 
     model: Classifier
@@ -34,22 +36,24 @@ class TrainStep:
     stats: ClassStats
     health: "Health"
     generator: torch.Generator
+    team: Team = ALONE
 
     def __call__(self, index: Tensor) -> None:
-        y = self.data.y[index]
-        x = to_float(self.augment(self.data.x[index], self.generator)).contiguous(memory_format=self.memory_format)
+        own, batch = self.team.share(len(index)), self.data.y[index]
+        x = self.augment(self.data.x[index], self.generator)[own]
+        x, y = to_float(x).contiguous(memory_format=self.memory_format), batch[own]
         with self.context(x.device):
             self.model.eval()  # the attack sees fixed BatchNorm statistics, and leaves them alone
-            margin = self.weights.margin[y]
-            x_adv = self.objective.perturb(self.view(), x, y, margin=margin, generator=self.generator)
+            margin, source = self.weights.margin[y], self.team.draws(self.generator, len(index))
+            x_adv = self.objective.perturb(self.view(), x, y, margin=margin, generator=source)
             self.model.train()
             losses = self.losses(x, x_adv, y)
-        loss = self.weights.reduce(losses, y)
+        loss = self.weights.reduce(losses, y, batch)
         self.optimizer.zero_grad()
-        loss.backward()
+        (self.team.size * loss).backward()  # the mean over the processes is then the gradient of their losses' sum
         self.optimizer.step()
         tally(self.stats, losses, y)
-        self.health.watch(loss)
+        self.health.watch(self.team.sum(loss.detach()))
 
     def touched(self) -> list[Tensor]:
         """All that a step writes but its counters: weights, buffers and momenta. These are made here, or laid out anew,
@@ -80,14 +84,17 @@ class ValidStep:
     data: Images
     stats: ClassStats
     generator: torch.Generator
+    team: Team = ALONE
 
     def __call__(self, index: Tensor) -> None:
-        y = self.data.y[index]
-        x = to_float(self.data.x[index]).contiguous(memory_format=self.memory_format)
+        own = index[self.team.share(len(index))]
+        y = self.data.y[own]
+        x = to_float(self.data.x[own]).contiguous(memory_format=self.memory_format)
+        source = self.team.draws(self.generator, len(index))
         with self.context(x.device):
             model = self.view()
-            x_adv = self.objective.perturb(model, x, y, generator=self.generator)
-            attacked = self.attack(model, x, y, generator=self.generator)
+            x_adv = self.objective.perturb(model, x, y, generator=source)
+            attacked = self.attack(model, x, y, generator=source)
             with torch.no_grad():
                 losses = self.objective.losses(model, x, x_adv, y)
                 losses = losses._replace(natural_logits=model(x), robust_logits=model(attacked))

@@ -1,0 +1,84 @@
+"""BatchNorm over the whole batch when the batch is split over processes, on GPUs and on CPUs alike."""
+
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+
+
+class _Sum(torch.autograd.Function):
+    """The sum over all processes. Its gradient is one too, because the loss is the sum of theirs."""
+
+    @staticmethod
+    def forward(ctx: Any, values: Tensor) -> Tensor:
+        return _summed(values)
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> Tensor:
+        return _summed(grads[0])
+
+
+def _summed(values: Tensor) -> Tensor:
+    total = values.clone(memory_format=torch.contiguous_format)
+    dist.all_reduce(total)
+    return total
+
+
+class _Synced(nn.modules.batchnorm._BatchNorm):
+    """In training, mean and variance are over all processes' images; in evaluation nothing is different."""
+
+    def forward(self, input: Tensor) -> Tensor:
+        if not (self.training and dist.is_initialized()):
+            return super().forward(input)
+        self._check_input_dim(input)  # type: ignore[no-untyped-call]
+        x = input.float() if input.dtype in (torch.bfloat16, torch.float16) else input
+        axes = [0, *range(2, x.dim())]
+        shape = [1, -1] + [1] * (x.dim() - 2)
+        var, mean = (each.double() for each in torch.var_mean(x, axes, correction=0))
+        count = torch.full_like(mean[:1], x.numel() // x.shape[1])
+        sums: Tensor = _Sum.apply(torch.cat([count, count * mean, count * (var + mean**2)]))  # type: ignore[no-untyped-call]
+        count, mean, square = sums.split([1, len(mean), len(mean)])
+        mean = mean / count
+        var = (square / count - mean**2).clamp_min(0)
+        self._track(mean.detach(), (var * count / (count - 1)).detach())
+        x = (x - mean.to(x.dtype).view(shape)) * torch.rsqrt(var + self.eps).to(x.dtype).view(shape)
+        if self.affine:
+            x = x * self.weight.view(shape) + self.bias.view(shape)
+        out: Tensor = x.to(input.dtype)
+        return out
+
+    @torch.no_grad()
+    def _track(self, mean: Tensor, var: Tensor) -> None:
+        if self.running_mean is None or self.running_var is None:
+            return
+        assert self.num_batches_tracked is not None
+        self.num_batches_tracked.add_(1)
+        share = 1 / self.num_batches_tracked.double() if self.momentum is None else self.momentum
+        for running, new in ((self.running_mean, mean), (self.running_var, var)):
+            running.copy_(running.double() * (1 - share) + new * share)
+
+
+class SyncedBatchNorm1d(_Synced, nn.BatchNorm1d):
+    """`nn.BatchNorm1d` over all processes' images."""
+
+
+class SyncedBatchNorm2d(_Synced, nn.BatchNorm2d):
+    """`nn.BatchNorm2d` over all processes' images."""
+
+
+class SyncedBatchNorm3d(_Synced, nn.BatchNorm3d):
+    """`nn.BatchNorm3d` over all processes' images."""
+
+
+SYNCED: dict[type[nn.Module], type[nn.Module]] = {
+    nn.BatchNorm1d: SyncedBatchNorm1d,
+    nn.BatchNorm2d: SyncedBatchNorm2d,
+    nn.BatchNorm3d: SyncedBatchNorm3d,
+}
+
+
+def sync_norms(model: nn.Module) -> None:
+    """Let every BatchNorm of a model see the whole batch, in place: parameters, buffers and names stay."""
+    for module in model.modules():
+        module.__class__ = SYNCED.get(type(module), type(module))

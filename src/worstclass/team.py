@@ -1,0 +1,124 @@
+"""The processes of one job, as torchrun starts them: which one this is, its share of the work, what all agree on."""
+
+import hashlib
+import os
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from typing import TypeVar
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+from worstclass.errors import TeamError, UserError
+from worstclass.rng import Rows
+
+T = TypeVar("T")
+LOST = ("gloo", "NCCL", "ncclUnhandled", "Connection", "Broken pipe", "TCPStore", "process group")
+
+
+@dataclass(frozen=True)
+class Team:
+    """Process number `rank` of `size`, number `local_rank` on its machine; `alone`, it exchanges nothing.
+
+    `device` is where tensors are exchanged. What is exchanged are tensors and nothing else.
+    """
+
+    rank: int = 0
+    size: int = 1
+    local_rank: int = 0
+    device: torch.device | str = "cpu"
+    alone: bool = True
+
+    @property
+    def leads(self) -> bool:
+        """Whether this process is the one that writes and speaks."""
+        return self.rank == 0
+
+    @property
+    def apart(self) -> tuple[int, ...]:
+        """What to add to a seed so that the processes draw apart from each other; nothing for the leader."""
+        return () if self.leads else (self.rank,)
+
+    def share(self, total: int) -> slice:
+        """The rows of a batch that are this process's: consecutive, and as even as can be."""
+        return slice(total * self.rank // self.size, total * (self.rank + 1) // self.size)
+
+    def draws(self, generator: torch.Generator, total: int) -> torch.Generator | Rows:
+        """The generator as a source for this process's share: every process draws for the whole batch."""
+        return generator if self.alone else Rows(generator, self.share(total), total)
+
+    def sum(self, values: Tensor) -> Tensor:
+        """The sum over all processes, in place; the same bits on each."""
+        if not self.alone:
+            dist.all_reduce(values)
+        return values
+
+    def follow(self, values: Tensor) -> Tensor:
+        """The leader's values, on every process."""
+        if self.alone:
+            return values
+        there = values.to(self.device, copy=True).contiguous()
+        dist.broadcast(there, src=0)
+        return there.to(values.device)
+
+    def first_here(self, work: Callable[[], T]) -> T:
+        """Let one process of each machine do the work before the others there: a download then happens once."""
+        if self.alone:
+            return work()
+        result = work() if self.local_rank == 0 else None
+        self.wait()
+        return work() if result is None else result
+
+    def wait(self) -> None:
+        """Until every process is here."""
+        self.sum(torch.zeros(1, device=self.device))
+
+    def check_same(self, text: str, complaint: str) -> None:
+        """Raise on every process unless all of them have the same text."""
+        own = torch.tensor(list(hashlib.sha256(text.encode()).digest()), dtype=torch.int64)
+        different = (self.follow(own) != own).any().to(self.device, torch.int64)
+        if int(self.sum(different)):
+            raise UserError(complaint)
+
+
+ALONE = Team()
+
+
+def team_size() -> int:
+    """How many processes torchrun has started; 1 without it."""
+    return int(os.environ.get("WORLD_SIZE", "1"))
+
+
+def follows() -> bool:
+    """Whether this is one of torchrun's processes other than the first, which alone writes and speaks."""
+    return team_size() > 1 and os.environ.get("RANK", "0") != "0"
+
+
+@contextmanager
+def joined(device: torch.device) -> Iterator[Team]:
+    """Meet the other processes, as torchrun's environment says: over NCCL between GPUs, over gloo between CPUs.
+
+    When one of them goes away, the others raise a `TeamError`. Without torchrun a process is alone.
+    """
+    if team_size() == 1:
+        yield ALONE
+        return
+    on_gpu = device.type == "cuda"
+    if on_gpu:
+        torch.cuda.set_device(device)
+    dist.init_process_group("nccl" if on_gpu else "gloo", device_id=device if on_gpu else None)
+    team = Team(dist.get_rank(), dist.get_world_size(), int(os.environ.get("LOCAL_RANK", "0")), device, alone=False)
+    try:
+        yield team
+    except RuntimeError as error:
+        if isinstance(error, dist.DistError) or any(word in str(error) for word in LOST):
+            raise TeamError(
+                f"process {team.rank} of {team.size} has lost another one of the job ({str(error).splitlines()[0]}); "
+                "what it wrote until then is whole."
+            ) from error
+        raise
+    finally:
+        with suppress(RuntimeError):  # the others may be gone
+            dist.destroy_process_group()

@@ -1,0 +1,43 @@
+"""On one GPU: a team of one over NCCL takes the steps that a process alone takes, captured too. Several GPUs were not
+at hand; what several processes do is tested over gloo, in tests/test_distributed.py."""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import torch
+import torch.distributed as dist
+
+from tiny import tiny_config, write_tiny_npz
+from worstclass.runs import LAST, train_run
+from worstclass.team import ALONE, Team
+from worstclass.train.checkpoint import load_tensors
+from worstclass.train.engine import Engine
+
+pytestmark = [
+    pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU"),
+    pytest.mark.filterwarnings("default"),  # the compiler warns of its own imports
+]
+
+
+@pytest.fixture
+def team(tmp_path: Path) -> Iterator[Team]:
+    device = torch.device("cuda:0")
+    dist.init_process_group("nccl", init_method=f"file://{tmp_path}/meet", rank=0, world_size=1, device_id=device)
+    yield Team(device=device, alone=False)
+    dist.destroy_process_group()
+
+
+@pytest.mark.parametrize("fast", [False, True])
+def test_a_team_of_one_is_a_process_alone(team: Team, fast: bool, tmp_path: Path) -> None:
+    """In strict float32 and few steps: rounding has no time to grow."""
+    config = tiny_config(write_tiny_npz(tmp_path / "tiny.npz"), model="wrn10-1", epochs=1, lr=1e-3)
+    engine = Engine(fast=fast)
+    weights = {}
+    for name, its in (("alone", ALONE), ("team", team)):
+        notes: list[str] = []
+        train_run(config, tmp_path / name, device="cuda:0", engine=engine, team=its, on_fallback=notes.append)
+        assert notes == []  # the fast engine took it
+        weights[name], _ = load_tensors(tmp_path / name / LAST)
+    for name, tensor in weights["alone"].items():
+        torch.testing.assert_close(weights["team"][name], tensor, rtol=1e-3, atol=1e-4, msg=name)

@@ -1,0 +1,30 @@
+"""Networks that compute in float64: there, what is left between two right ways is far below any mistake."""
+
+from torch import Tensor, nn
+
+
+class Double(nn.Module):
+    """A network in float64 behind float32 images."""
+
+    def __init__(self, *layers: nn.Module) -> None:
+        super().__init__()
+        self.layers = nn.Sequential(*layers).double()
+        self.unused = nn.Linear(2, 2)
+
+    def forward(self, x: Tensor) -> Tensor:
+        logits: Tensor = self.layers(x.double())
+        return logits
+
+
+def plain(*, num_classes: int, in_channels: int) -> nn.Module:
+    """Without BatchNorm; one of its layers is never used."""
+    convolution = nn.Conv2d(in_channels, 8, 3, stride=2, padding=1)
+    return Double(convolution, nn.ReLU(), nn.Flatten(), nn.Linear(8 * 4 * 4, 16), nn.ReLU(), nn.Linear(16, num_classes))
+
+
+def normed(*, num_classes: int, in_channels: int) -> nn.Module:
+    """With BatchNorm of both kinds, one of them without momentum and one without weights."""
+    first = nn.Sequential(nn.Conv2d(in_channels, 8, 3, stride=2, padding=1), nn.BatchNorm2d(8), nn.ReLU())
+    second = nn.Sequential(nn.Conv2d(8, 8, 3, padding=1), nn.BatchNorm2d(8, affine=False), nn.ReLU(), nn.Flatten())
+    last = nn.Sequential(nn.Linear(8 * 4 * 4, 16), nn.BatchNorm1d(16, momentum=None), nn.ReLU())
+    return Double(first, second, last, nn.Linear(16, num_classes))

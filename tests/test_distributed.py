@@ -1,0 +1,200 @@
+"""Several processes, as torchrun starts them, over gloo: they do what one process does."""
+
+import contextlib
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tiny import assert_same_run, tiny_config, write_tiny_npz
+from worstclass.config import make_config, to_toml
+from worstclass.data import open_source
+from worstclass.errors import UserError
+from worstclass.outcomes import Outcomes
+from worstclass.runs import ABOUT, LAST, LOG, build_model, open_run, train_run
+from worstclass.subjects import OUTCOMES, evaluate_subject, run_subject
+from worstclass.team import Team
+from worstclass.train import fit, new_state
+from worstclass.train.checkpoint import load_tensors
+
+HERE = Path(__file__).parent
+METHODS = ["natural", "pgd-at", "trades", "fixed", "wat", "frl-rw", "frl-rwrm", "csl"]
+
+
+def settings(data: Path, method: str, **more: object) -> dict[str, Any]:
+    values: dict[str, Any] = {"method": method, "model": "team_models:plain", "epochs": 3, "lr": 0.1}
+    if method == "fixed":
+        values |= {"focus_class": 1, "focus_weight": 0.6}
+    return tiny_config(data, **(values | more)).model_dump(mode="json")
+
+
+def torchrun(size: int, *command: str, **options: Any) -> subprocess.Popen[str]:
+    """The command in so many processes."""
+    launcher = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(size)]
+    paths = os.pathsep.join([str(HERE), *sys.path])
+    environment = os.environ | {"OMP_NUM_THREADS": "1", "PYTHONPATH": paths, "PYTHONWARNINGS": "default"}
+    return subprocess.Popen([*launcher, *command], env=environment, text=True, **options)
+
+
+def work(size: int, jobs: list[tuple[str, dict[str, Any]]], folder: Path) -> None:
+    """Let so many processes do the jobs together."""
+    folder.mkdir(exist_ok=True)
+    todo = folder / f"jobs{size}.json"
+    todo.write_text(json.dumps(jobs, default=str))
+    process = torchrun(size, str(HERE / "team_worker.py"), str(todo), stderr=subprocess.PIPE)
+    _, errors = process.communicate(timeout=300)
+    assert process.returncode == 0, errors[-3000:]
+
+
+def apart(one: Path, other: Path) -> float:
+    """The largest difference between two checkpoints, as a part of what each tensor holds."""
+    (ours, header), (theirs, other_header) = load_tensors(one / LAST), load_tensors(other / LAST)
+    assert ours.keys() == theirs.keys()
+    assert header["best"]["epoch"] == other_header["best"]["epoch"]
+    sizes = {name: tensor.double().abs().max() + 1e-12 for name, tensor in ours.items()}
+    return max(float(((ours[name].double() - theirs[name].double()).abs().max()) / sizes[name]) for name in ours)
+
+
+@pytest.fixture(scope="module")
+def runs(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Every method trained by one, two and three processes; a network with BatchNorm, and an awkward validation part.
+
+    Its 501 images leave a batch of one, of which two of three processes have nothing.
+    """
+    root = tmp_path_factory.mktemp("team")
+    data, odd = write_tiny_npz(root / "tiny.npz"), write_tiny_npz(root / "odd.npz", per_class=223)
+    configs = {method: settings(data, method) for method in METHODS}
+    configs["normed"] = settings(data, "wat", model="team_models:normed", epochs=8)
+    configs["odd"] = settings(odd, "wat", epochs=1, valid_fraction=0.75)
+    for name, values in configs.items():
+        train_run(make_config(values), root / f"1-{name}", allow_code=True)
+    attacks = ["pgd-20", "autoattack"]
+    subject = run_subject(open_run(root / "1-normed"), allow_code=True)
+    evaluate_subject(subject, attacks, root / "1-outcomes")
+    for size in (2, 3):
+        jobs = [("train", {"config": values, "out": root / f"{size}-{name}"}) for name, values in configs.items()]
+        jobs += [("evaluate", {"run": root / "1-normed", "attacks": attacks, "out": root / f"{size}-outcomes"})]
+        work(size, jobs, root)
+    return root
+
+
+@pytest.mark.parametrize("size", [2, 3])
+@pytest.mark.parametrize("name", [*METHODS, "normed", "odd"])
+def test_several_processes_train_the_run_that_one_trains(runs: Path, name: str, size: int) -> None:
+    one, other = runs / f"1-{name}", runs / f"{size}-{name}"
+    assert apart(one, other) < 1e-9
+    for line, its in zip(open_run(one).log, open_run(other).log, strict=True):
+        assert line["selected"] == its["selected"]
+        for key in ("class_costs", "class_robust_accuracy", "next_class_weights"):
+            np.testing.assert_allclose(line[key], its[key], rtol=1e-7)
+        assert line["train"] == pytest.approx(its["train"], rel=1e-7)
+    assert json.loads((other / ABOUT).read_text())["engine"]["processes"] == size
+
+
+@pytest.mark.parametrize("size", [2, 3])
+def test_several_processes_give_the_verdicts_of_one(runs: Path, size: int) -> None:
+    one, other = (Outcomes.load(runs / f"{each}-outcomes" / OUTCOMES) for each in (1, size))
+    assert set(one.predictions) == {"natural", "pgd-20", "pgd-20/any", "autoattack"} == set(other.predictions)
+    for name in one.predictions:
+        np.testing.assert_array_equal(one.predictions[name], other.predictions[name])
+    np.testing.assert_array_equal(one.broken_by["autoattack"], other.broken_by["autoattack"])
+    assert len(set(one.broken_by["autoattack"])) > 2  # some stand, some fall
+    left = sorted(path.name for path in (runs / f"{size}-outcomes").iterdir() if not path.name.startswith("."))
+    assert left == ["card.json", "outcomes.npz"]
+
+
+def test_a_rank_that_dies_ends_the_job_and_any_number_of_processes_goes_on(tmp_path: Path) -> None:
+    """SIGKILL for one of two processes, in the middle of a run."""
+    data = write_tiny_npz(tmp_path / "tiny.npz")
+    recipe = tmp_path / "recipe.toml"
+    values = settings(data, "wat", epochs=20)
+    recipe.write_text(to_toml(make_config(values)))
+    work(2, [("train", {"config": values, "out": tmp_path / "whole"})], tmp_path)
+    out = tmp_path / "run"
+    command = ["-m", "worstclass", "train", str(recipe), "--out", str(out), "--allow-code", "--checkpoint-minutes", "0"]
+    process = torchrun(2, *command, stderr=subprocess.PIPE, stdout=subprocess.PIPE)
+    while not (out / LOG).is_file() or len((out / LOG).read_text().splitlines()) < 3:
+        assert process.poll() is None, process.communicate()[1]
+        time.sleep(0.02)
+    victim = next(pid for pid in children(process.pid) if environment(pid).get("RANK") == "1")
+    os.kill(victim, signal.SIGKILL)
+    killed = time.monotonic()
+    printed, errors = process.communicate(timeout=60)
+    assert time.monotonic() - killed < 15
+    assert process.returncode != 0
+    assert printed.count("1/20") == 1  # one of them speaks
+    assert "error: process 0 of 2 has lost another one of the job" in errors
+    assert len(open_run(out).log) < 20
+    load_tensors(out / LAST)  # whole: its digest is right
+    for size in (1, 2, 3):
+        copy = tmp_path / f"copy{size}"
+        shutil.copytree(out, copy)
+        if size == 1:
+            notes: list[str] = []
+            train_run(make_config(values), copy, resume=True, allow_code=True, on_fallback=notes.append)
+        else:
+            work(size, [("train", {"config": values, "out": copy, "resume": True})], tmp_path)
+            notes = json.loads((copy / "lines.json").read_text())
+        assert apart(tmp_path / "whole", copy) < 1e-9
+        expected = f"2 process(es) trained this run, {size} go on: the same run up to rounding."
+        assert notes == ([] if size == 2 else [expected])
+    assert_same_run(tmp_path / "whole", tmp_path / "copy2")  # the same bits
+
+
+def test_processes_that_were_not_started_alike_are_refused(tmp_path: Path) -> None:
+    script = tmp_path / "script.py"
+    script.write_text(
+        "import os, torch\n"
+        "from worstclass.team import joined\n"
+        "with joined(torch.device('cpu')) as team:\n"
+        "    team.check_same('same', 'never')\n"
+        "    try:\n"
+        "        team.check_same(os.environ['RANK'], 'not alike')\n"
+        "    except ValueError as error:\n"
+        "        os.write(1, f'{team.rank} {error}\\n'.encode())\n"
+    )
+    process = torchrun(2, str(script), stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+    printed, errors = process.communicate(timeout=60)
+    assert sorted(printed.splitlines()) == ["0 not alike", "1 not alike"], errors
+
+
+def test_a_batch_smaller_than_the_team_is_refused(tmp_path: Path) -> None:
+    config = tiny_config(write_tiny_npz(tmp_path / "tiny.npz"), batch_size=2)
+    images = open_source(config.data).read("train")
+    state = new_state(build_model(config, 3, 1, None), config.make_strategy(torch.ones(3)), config.make_plan())
+    with pytest.raises(UserError, match="a batch of 2 images cannot be split over 3 processes"):
+        next(fit(state, images, images, config.make_objective(), config.make_plan(), team=Team(1, 3, alone=False)))
+
+
+@given(total=st.integers(0, 1000), size=st.integers(1, 64))
+def test_shares_cover_a_batch_once_and_evenly(total: int, size: int) -> None:
+    shares = [range(total)[Team(rank, size).share(total)] for rank in range(size)]
+    assert [row for share in shares for row in share] == list(range(total))
+    assert max(map(len, shares)) - min(map(len, shares)) <= 1
+
+
+def children(parent: int) -> list[int]:
+    """The processes below a process, by what the kernel says."""
+    pids = [int(path.name) for path in Path("/proc").iterdir() if path.name.isdigit()]
+    below = []
+    for pid in pids:
+        with contextlib.suppress(OSError):
+            if int((Path("/proc") / str(pid) / "stat").read_text().rpartition(")")[2].split()[1]) == parent:
+                below += [pid, *children(pid)]
+    return below
+
+
+def environment(pid: int) -> dict[str, str]:
+    words = (Path("/proc") / str(pid) / "environ").read_text().split("\0")
+    return dict(word.split("=", 1) for word in words if "=" in word)
