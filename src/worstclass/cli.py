@@ -1,4 +1,4 @@
-"""The command: train, evaluate, report, reproduce, certify, bench, recipes, demo."""
+"""The command: train, sweep, evaluate, report, reproduce, certify, bench, recipes, demo."""
 
 import os
 import sys
@@ -11,6 +11,7 @@ import worstclass
 from worstclass.attacks import NAMES
 from worstclass.certify import certify_run
 from worstclass.cli_bench import bench
+from worstclass.cli_sweep import sweep
 from worstclass.config import (
     Config,
     make_config,
@@ -136,6 +137,9 @@ def train(
             watch=tensorboard_writer(folder) if tensorboard else None,
         )
     say(f"Run: {folder}. Evaluate it with: worstclass evaluate {folder}")
+
+
+app.command()(sweep)
 
 
 @app.command()

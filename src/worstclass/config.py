@@ -6,7 +6,7 @@ import tomllib
 from collections.abc import Iterable, Mapping
 from importlib import resources
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, TypeVar
 
 import torch
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, model_validator
@@ -23,6 +23,7 @@ from worstclass.types import ClassStrategy, Objective
 Method = Literal["natural", "pgd-at", "trades", "fixed", "wat", "frl-rw", "frl-rwrm", "csl"]
 Select = Literal["worst-accuracy", "worst-loss", "average", "last"]
 ObjectiveName = Literal["natural", "pgd-at", "trades"]
+Model = TypeVar("Model", bound=BaseModel)
 
 
 def parse_number(value: object) -> object:
@@ -214,12 +215,17 @@ def parse_settings(settings: Iterable[str]) -> dict[str, Any]:
 
 def make_config(values: Mapping[str, Any], where: str = "") -> Config:
     """Validate; what is wrong is one line that names the key, the value and what is allowed."""
+    return validate(Config, values, where)
+
+
+def validate(kind: type[Model], values: Mapping[str, Any], where: str = "") -> Model:
+    """Values as a model of this kind; what is wrong is one line, of the file `where`."""
     prefix = f"{where}: " if where else ""
     for key in values:
-        if key not in Config.model_fields:
-            raise UserError(prefix + str(unknown("key", key, Config.model_fields)))
+        if key not in kind.model_fields:
+            raise UserError(prefix + str(unknown("key", key, kind.model_fields)))
     try:
-        return Config.model_validate(dict(values))
+        return kind.model_validate(dict(values))
     except ValidationError as error:
         first = error.errors()[0]
         key = str(first["loc"][0]) if first["loc"] else ""

@@ -45,6 +45,16 @@ def load_tensors(path: Path, *, ours: bool = True) -> tuple[dict[str, Tensor], d
     return tensors, header
 
 
+def load_header(path: Path) -> dict[str, Any]:
+    """The header of a file of ours, without its tensors and unchecked; empty where there is none to read."""
+    try:
+        with safe_open(path, framework="pt") as file:
+            header = json.loads((file.metadata() or {}).get(HEADER, "{}"))
+    except (SafetensorError, OSError, ValueError):
+        return {}
+    return header if isinstance(header, dict) else {}
+
+
 def save_state(path: Path, state: State, header: dict[str, Any], more: dict[str, Tensor] | None = None) -> None:
     """Model, optimizer, strategy, how far the run is, and what `more` there is, in one file."""
     tensors = {f"model.{name}": tensor for name, tensor in state.model.state_dict().items()}

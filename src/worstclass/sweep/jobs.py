@@ -1,0 +1,133 @@
+"""One job of a sweep: train or go on, then evaluate; what is there already is not made again."""
+
+import traceback
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+
+from worstclass.attacks import make_attack
+from worstclass.config import Config
+from worstclass.data import open_source
+from worstclass.data.sources import Notify
+from worstclass.errors import AttackError, TrainingError, UserError
+from worstclass.models import runs_user_code
+from worstclass.options import pick_device, pick_engine, pick_search
+from worstclass.outcomes import NATURAL
+from worstclass.runs import LAST, RECIPE, SELECTED, Run, open_run, refuse_code, train_run
+from worstclass.subjects import CARD, evaluate_subject, load_card, run_subject
+from worstclass.sweep.plan import Job
+from worstclass.train.checkpoint import load_header
+
+
+@dataclass(frozen=True)
+class Setup:
+    """What all jobs of a sweep share: attacks and where they run."""
+
+    attacks: tuple[str, ...] = ()
+    data_dir: Path = Path("data")
+    device: str = "auto"
+    checkpoint_minutes: float = 1.0
+    allow_code: bool = False
+
+
+@dataclass(frozen=True)
+class Failure:
+    """Why a job has failed; the traceback is of an error that nobody foresaw."""
+
+    reason: str
+    traceback: str = ""
+
+
+def check_jobs(jobs: Sequence[Job], setup: Setup, notify: Notify | None = None) -> None:
+    """Raise what can be known before anything starts; data that is not there is downloaded, once for all jobs."""
+    for job in jobs:
+        refuse_code(job.config, setup.allow_code)
+        if (job.folder / RECIPE).is_file():
+            refuse_other_recipe(open_run(job.folder), job.config)
+        for name in setup.attacks:
+            if name != NATURAL:
+                make_attack(name, eps=job.config.eps, norm="linf")
+    for data in dict.fromkeys(job.config.data for job in jobs):
+        open_source(data, data_dir=setup.data_dir, notify=notify)
+
+
+def refuse_other_recipe(run: Run, config: Config) -> None:
+    own, wanted = run.config.model_dump(), config.model_dump()
+    changed = [f"{key} = {own[key]}, here {wanted[key]}" for key in own if own[key] != wanted[key]]
+    if changed:
+        raise UserError(f"{run.folder} holds a run with another recipe ({'; '.join(changed)}); choose another --out.")
+
+
+def is_trained(run: Run) -> bool:
+    """Whether a run has come to its end."""
+    header = load_header(run.folder / LAST)
+    return header.get("epoch") == run.config.epochs and not header.get("step")
+
+
+def attacks_left(run: Run, names: Sequence[str]) -> list[str]:
+    """The attacks that the card of a run lacks; all of them where it is of another epoch or recipe."""
+    if not (run.folder / CARD).is_file():
+        return list(names)
+    card = load_card(run.folder)
+    about = {key: card["about"].get(key) for key in ("recipe", "checkpoint", "epoch", "part", "seed")}
+    epoch = load_header(run.folder / SELECTED).get("epoch")
+    recipe = run.config.model_dump(mode="json")
+    if about != {"recipe": recipe, "checkpoint": "selected", "epoch": epoch, "part": "test", "seed": 0}:
+        return list(names)
+    return [name for name in names if name not in card["columns"]]
+
+
+def is_done(job: Job, attacks: Sequence[str]) -> bool:
+    """Whether nothing is left to do for a job."""
+    if not (job.folder / RECIPE).is_file():
+        return False
+    run = open_run(job.folder)
+    return is_trained(run) and not attacks_left(run, attacks)
+
+
+def run_job(config: Config, folder: Path, setup: Setup) -> None:
+    """Train, or go on with, the run in a folder, and evaluate it; what is there already is not made again."""
+    device = pick_device(setup.device)
+    if device.type == "cuda":
+        torch.compiler.reset()  # what was compiled for the jobs before counts against a limit of the compiler
+    ours = not runs_user_code(config.model)
+    run = open_run(folder) if (folder / RECIPE).is_file() else None
+    if run is not None:
+        refuse_other_recipe(run, config)
+    if run is None or not is_trained(run):
+        if run is None:
+            engine = pick_engine(None, None, device, ours=ours)
+        else:  # as it was started
+            how = run.about["engine"]
+            kind = "fast" if how["fast"] else "eager"
+            exact = how.get("deterministic", False)
+            engine = pick_engine(kind, how["precision"], device, ours=ours, deterministic=exact)
+        run = train_run(
+            config,
+            folder,
+            resume=run is not None,
+            data_dir=setup.data_dir,
+            device=device,
+            engine=engine,
+            checkpoint_minutes=setup.checkpoint_minutes,
+            allow_code=setup.allow_code,
+        )
+    names = attacks_left(run, setup.attacks)
+    if names:
+        subject = run_subject(run, data_dir=setup.data_dir, allow_code=setup.allow_code)
+        evaluate_subject(subject, names, folder, device=device, precision=pick_search(None, device, ours=ours))
+
+
+def attempt(config: Config, folder: Path, setup: Setup) -> Failure | None:
+    """Run a job; an error is returned, so that the others go on."""
+    try:
+        run_job(config, folder, setup)
+    except (UserError, TrainingError, AttackError) as error:
+        return Failure(str(error))
+    except OSError as error:
+        return Failure(f"{error.filename}: {error.strerror}." if error.filename else str(error))
+    except Exception as error:  # a bug, or a device that gave up: one job of many
+        return Failure(f"{type(error).__name__}: {(str(error).splitlines() or [''])[0]}", traceback.format_exc())
+    return None
