@@ -1,6 +1,5 @@
 """`worstclass sweep`: many runs from one file."""
 
-from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Annotated
@@ -14,7 +13,6 @@ from worstclass.files import locked, write_json
 from worstclass.options import AllowCode, DataDir, pick_device
 from worstclass.sweep import (
     RESULTS,
-    Job,
     Setup,
     check_jobs,
     collect_results,
@@ -65,15 +63,22 @@ def sweep(
     out.mkdir(parents=True, exist_ok=True)
     with locked(out, "sweep"):
         left = [job for job in jobs if not is_done(job, setup.attacks)]
+        count = f"{len(left)} of {len(jobs)} jobs to do"
         board = Board(jobs, {job.name for job in jobs if job not in left})
         try:
             if not left:
                 say(f"All {len(jobs)} jobs are done already.")
             elif use_ray:
-                _on_ray(board, left, setup, retries=plan.retries, address=address, workers=workers)
+                with ray_cluster(address, device) as kind:
+                    where = f"the Ray cluster at {address}" if address else "a Ray cluster on this machine"
+                    each = "a GPU" if kind == "cuda" else "a core"
+                    say(f"{count} on {where}, {each} each" + (f", {workers} at once." if workers else "."))
+                    with board:
+                        setup = replace(setup, device=kind)
+                        run_on_ray(left, setup, board.finish, retries=plan.retries, workers=workers)
             else:
                 why = "" if serial else " (Ray is not installed: pip install 'worstclass[ray]')"
-                say(f"{len(left)} of {len(jobs)} jobs to do, one after another in this process{why}.")
+                say(f"{count}, one after another in this process{why}.")
                 with board:
                     run_serially(left, setup, board.finish)
         except KeyboardInterrupt:
@@ -88,14 +93,3 @@ def sweep(
         raise typer.Exit(1)
     if setup.attacks:
         say(f"The paper's tables from these runs: worstclass reproduce table1 {out}/*/")
-
-
-def _on_ray(
-    board: Board, left: Sequence[Job], setup: Setup, *, retries: int, address: str | None, workers: int | None
-) -> None:
-    with ray_cluster(address, setup.device) as device:
-        where = f"the Ray cluster at {address}" if address else "a Ray cluster on this machine"
-        each = "a GPU" if device == "cuda" else "a core"
-        say(f"{len(left)} jobs to do on {where}, {each} each" + (f", {workers} at once." if workers else "."))
-        with board:
-            run_on_ray(left, replace(setup, device=device), board.finish, retries=retries, workers=workers)

@@ -1,16 +1,18 @@
 """What a person sees of a sweep: a live table with a row for each job, or a line whenever one changes its state."""
 
+import sys
 import threading
 import time
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from typing import Any, Self
 
+from rich.console import Console
 from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
-from worstclass.console import console, say, wide_console
+from worstclass.console import wide_console
 from worstclass.errors import UserError
 from worstclass.report.results import attack_title
 from worstclass.runs import LOG, RECIPE, open_run
@@ -87,12 +89,15 @@ class Row:
 class Board:
     """The rows of a sweep, looked at every second by a thread of its own."""
 
-    def __init__(self, jobs: Sequence[Job], done: set[str]) -> None:
+    def __init__(self, jobs: Sequence[Job], done: set[str], console: Console | None = None) -> None:
+        self._console = console or Console(file=sys.stdout)  # as it is now: Ray's output is led elsewhere later
         self.failures: dict[str, Failure] = {}
         self._rows = {job.name: Row(job, done=job.name in done) for job in jobs}
         self._said: dict[str, str] = {}
         self._lock, self._stop = threading.Lock(), threading.Event()
-        self._live = Live(self._table(), console=console, auto_refresh=False) if console.is_terminal else None
+        self._live: Live | None = None
+        if self._console.is_terminal:
+            self._live = Live(self._table(), console=self._console, auto_refresh=False, redirect_stdout=False)
         self._thread = threading.Thread(target=self._watch, daemon=True)
 
     def __enter__(self) -> Self:
@@ -131,7 +136,8 @@ class Board:
                 kind = row.title.replace(row.epoch, "")  # a line an epoch for each of many runs is nothing to read
                 if self._said.get(name, "waiting") != kind:
                     self._said[name] = kind
-                    say(f"{name}: {row.title}" + (f" (validation {row.valid})" if row.valid else ""))
+                    line = f"{name}: {row.title}" + (f" (validation {row.valid})" if row.valid else "")
+                    self._console.print(line, highlight=False, soft_wrap=True, markup=False)
 
     def _table(self) -> Table:
         table = Table("Run", "State", "Validation: average / worst %", "Minutes")

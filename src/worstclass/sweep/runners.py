@@ -2,11 +2,12 @@
 
 import importlib
 import importlib.util
+import io
 import json
 import os
 import tomllib
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, redirect_stdout
 from pathlib import Path
 from typing import Any
 
@@ -57,26 +58,27 @@ def run_on_ray(
 ) -> None:
     """A task for each job on the cluster joined, at most `workers` at once; a task whose worker is lost starts again.
 
-    A task is one string and so is its answer: no object of ours is pickled.
+    A task is one string and so is its answer: no object of ours is pickled. What is printed meanwhile to standard
+    output, as `sys.stdout` has it, is dropped.
     """
     ray: Any = importlib.import_module("ray")
     share = {"num_gpus": 1} if setup.device == "cuda" else {"num_cpus": 1}
     task = ray.remote(max_retries=retries, retry_exceptions=False, **share)(run_task)
     waiting = list(reversed(jobs))
     running: dict[Any, Job] = {}
-    while waiting or running:
-        while waiting and (workers is None or len(running) < workers):
-            job = waiting.pop()
-            running[task.remote(task_text(job, setup))] = job
-        for reference in ray.wait(list(running), timeout=1.0)[0]:
-            job = running.pop(reference)
-            try:
-                answer = json.loads(ray.get(reference))
-                failure = Failure(**answer) if answer else None
-            except ray.exceptions.RayError as error:
-                lines = str(error).strip().splitlines()
-                failure = Failure(f"its worker was lost ({retries} retries): {lines[0]}", str(error))
-            finish(job, failure)
+    with redirect_stdout(io.StringIO()):  # Ray prints a paragraph for each worker lost, and has no switch for it
+        while waiting or running:
+            while waiting and (workers is None or len(running) < workers):
+                job = waiting.pop()
+                running[task.remote(task_text(job, setup))] = job
+            for reference in ray.wait(list(running), timeout=1.0)[0]:
+                job = running.pop(reference)
+                try:
+                    answer = json.loads(ray.get(reference))
+                    failure = Failure(**answer) if answer else None
+                except ray.exceptions.RayError as error:
+                    failure = Failure(f"its worker was lost ({retries} retries).", str(error))
+                finish(job, failure)
 
 
 def task_text(job: Job, setup: Setup) -> str:
