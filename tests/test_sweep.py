@@ -194,7 +194,7 @@ def test_the_same_again_does_nothing(swept: Path, capsys: pytest.CaptureFixture[
         assert not cli.app(["sweep", "sweep.toml", "--serial", "--out", "out"], standalone_mode=False)
     said = capsys.readouterr().out
     assert "All 4 jobs are done already." in said
-    assert "worstclass reproduce table1 out/*/" in said
+    assert "worstclass reproduce table1 out/*\n" in said
     after = contents(swept / "out")
     assert after[RESULTS][0] == before[RESULTS][0]
     for each in (before, after):
@@ -229,8 +229,9 @@ def test_one_seed_has_no_spread_and_a_failed_one_is_not_counted() -> None:
 
 def test_the_runs_feed_reproduce(swept: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """Several seeds of a row are several lines."""
-    folders = [str(path) for path in sorted((swept / "out").glob("*/"))]
-    cli.app(["reproduce", "table1", *folders], standalone_mode=False)
+    paths = [str(path) for path in sorted((swept / "out").glob("[!.]*"))]  # as a shell expands out/*
+    assert str(swept / "out" / RESULTS) in paths
+    cli.app(["reproduce", "table1", *paths], standalone_mode=False)
     said = capsys.readouterr().out
     assert "TRADES, seed 1" in said
     assert "TRADES, seed 2" in said

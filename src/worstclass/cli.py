@@ -39,6 +39,7 @@ from worstclass.report.figures import save_figure
 from worstclass.reproduce import FIGURES, FORMATS, TABLES, draw_figure, make_table, render
 from worstclass.runs import open_run
 from worstclass.subjects import CARD, OUTCOMES, Subject, model_subject, run_subject
+from worstclass.sweep import RESULTS
 from worstclass.team import follows, joined
 from worstclass.theory import certificate_lines
 from worstclass.types import Norm
@@ -270,6 +271,7 @@ def reproduce(
 ) -> None:
     """A table or figure of the paper from runs: our value with its interval, the paper's, the difference."""
     name = choose("table or figure", what, [*TABLES, *FIGURES])
+    runs = [run for run in runs if run.name != RESULTS]  # OUT/* of a sweep has it beside the runs
     if name in FIGURES:
         if kind != "text":
             raise UserError("--format is for tables; a figure's format is the ending of --out.")
@@ -329,7 +331,7 @@ def report(
     allow_code: AllowCode = False,
 ) -> None:
     """Compare evaluated runs: a table, figures, and one self-contained page."""
-    results = load_results(runs, base)
+    results = load_results([run for run in runs if run.name != RESULTS], base)
     print_table(results)
     write_report(results, out, data_dir=data_dir, allow_code=allow_code, gallery=gallery, hourly_price=hourly_price)
     say(f"Report: {out}, its figures beside it.")

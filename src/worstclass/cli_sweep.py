@@ -92,4 +92,4 @@ def sweep(
         say(f"{len(board.failures)} of {len(jobs)} jobs failed. The same command tries them again.")
         raise typer.Exit(1)
     if setup.attacks:
-        say(f"The paper's tables from these runs: worstclass reproduce table1 {out}/*/")
+        say(f"The paper's tables from these runs: worstclass reproduce table1 {out}/*")

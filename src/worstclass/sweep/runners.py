@@ -2,7 +2,6 @@
 
 import importlib
 import importlib.util
-import io
 import json
 import os
 import tomllib
@@ -66,7 +65,8 @@ def run_on_ray(
     task = ray.remote(max_retries=retries, retry_exceptions=False, **share)(run_task)
     waiting = list(reversed(jobs))
     running: dict[Any, Job] = {}
-    with redirect_stdout(io.StringIO()):  # Ray prints a paragraph for each worker lost, and has no switch for it
+    # Ray prints a paragraph for each worker lost, and has no switch for it
+    with open(os.devnull, "w") as nowhere, redirect_stdout(nowhere):
         while waiting or running:
             while waiting and (workers is None or len(running) < workers):
                 job = waiting.pop()
