@@ -1,8 +1,11 @@
 """Faults, each by doing it: a folder in use, damaged checkpoints, writes that fail, a folder closed to us, kills."""
 
 import os
+import re
 import resource
 import signal
+import subprocess
+import sys
 import time
 import tomllib
 from pathlib import Path
@@ -186,3 +189,37 @@ def test_forty_kills(data: Path, tmp_path: Path) -> None:
         for name in (LAST, SELECTED):
             assert (out / name).read_bytes() == (tmp_path / "whole" / name).read_bytes(), name
         assert len((out / LOG).read_text().splitlines()) == 3
+
+
+FULL_DISK = """
+mount -t tmpfs -o size=$ROOM tmpfs "$DISK"
+"$PYTHON" -m worstclass train "$RECIPE" --out "$DISK/run" --checkpoint-minutes 0
+echo "code $?"
+mount -o remount,size=64m "$DISK"
+"$PYTHON" -m worstclass train --resume "$DISK/run"
+echo "code $?"
+cp -r "$DISK/run" "$COPY"
+"""
+
+
+@pytest.mark.skipif(
+    subprocess.run(["unshare", "-rm", "true"], capture_output=True).returncode != 0,
+    reason="needs a mount of its own (user namespaces)",
+)
+def test_a_full_disk(data: Path, tmp_path: Path) -> None:
+    """A real file system without room for a third checkpoint: one line, and with more room the run goes on unharmed."""
+    config = tiny_config(data, epochs=3)
+    whole = train_run(config, tmp_path / "whole")
+    recipe = tmp_path / "recipe.toml"
+    recipe.write_text(to_toml(config))
+    room = int(2.2 * (whole.folder / LAST).stat().st_size) + (whole.folder / SELECTED).stat().st_size
+    names = {"DISK": tmp_path / "disk", "COPY": tmp_path / "run", "RECIPE": recipe, "ROOM": room}
+    (tmp_path / "disk").mkdir()
+    environment = os.environ | {name: str(value) for name, value in names.items()} | {"PYTHON": sys.executable}
+    command = ["unshare", "-rm", "sh", "-c", FULL_DISK]
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=120)
+    assert [line for line in done.stdout.splitlines() if line.startswith("code")] == ["code 2", "code 0"], done
+    assert re.fullmatch(rf"error: {tmp_path}/disk/run/\w+\.safetensors: No space left on device\.\n", done.stderr)
+    assert not list((tmp_path / "run").glob("*.partial"))
+    for name in (LAST, SELECTED):
+        assert (tmp_path / "run" / name).read_bytes() == (whole.folder / name).read_bytes()

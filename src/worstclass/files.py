@@ -18,11 +18,17 @@ from worstclass.errors import UserError
 def write_atomic(path: Path, content: bytes) -> None:
     """Write a file so that a reader, or a crash at any moment, finds the old one or the new one whole."""
     partial = path.with_name(f".{path.name}.partial")
-    with partial.open("wb") as file:
-        file.write(content)
-        file.flush()
-        os.fsync(file.fileno())
-    os.replace(partial, path)
+    try:
+        with partial.open("wb") as file:
+            file.write(content)
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(partial, path)
+    except OSError as error:
+        error.filename = error.filename or str(path)
+        with contextlib.suppress(OSError):
+            partial.unlink()  # half a file: on a full disk its room is needed
+        raise
     with contextlib.suppress(OSError):  # not every file system lets a folder be synced
         folder = os.open(path.parent, os.O_RDONLY)
         try:
