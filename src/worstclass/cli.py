@@ -30,7 +30,7 @@ from worstclass.console import (
     tensorboard_writer,
     train_with_progress,
 )
-from worstclass.errors import AttackError, TeamError, TrainingError, UserError, choose
+from worstclass.errors import AttackError, TeamError, TrainingError, UserError, choose, visible
 from worstclass.files import write_atomic, write_json
 from worstclass.models import runs_user_code
 from worstclass.options import AllowCode, DataDir, Device, Search, pick_device, pick_engine, pick_search, radius
@@ -390,7 +390,7 @@ def main() -> None:
 
 def _fail(message: str, code: int) -> NoReturn:
     who = f" in process {os.environ.get('RANK')}" if follows() else ""
-    print(f"error{who}: {message}", file=sys.stderr)
+    print(f"error{who}: {visible(message)}", file=sys.stderr)
     sys.exit(code)
 
 

@@ -13,7 +13,8 @@ from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Fie
 
 from worstclass.attacks import PGD, trades_attack
 from worstclass.data import Augment, check_data_name
-from worstclass.errors import UserError, unknown
+from worstclass.errors import UserError, shown, unknown
+from worstclass.files import clean_errors, read_text
 from worstclass.models import check_name as check_model_name
 from worstclass.objectives import Madry, Natural, Trades
 from worstclass.strategies import CSL, FRL, WAT, Fixed, focus, uniform
@@ -24,6 +25,7 @@ Method = Literal["natural", "pgd-at", "trades", "fixed", "wat", "frl-rw", "frl-r
 Select = Literal["worst-accuracy", "worst-loss", "average", "last"]
 ObjectiveName = Literal["natural", "pgd-at", "trades"]
 Model = TypeVar("Model", bound=BaseModel)
+MAX_RECIPE = 2**16  # bytes
 
 
 def parse_number(value: object) -> object:
@@ -35,7 +37,7 @@ def parse_number(value: object) -> object:
         try:
             return float(numerator) / float(denominator) if slash else float(numerator)
         except (ValueError, ZeroDivisionError):
-            raise ValueError(f"'{value}' is not a number such as 0.1, 1e-3 or 8/255") from None
+            raise ValueError(f"{shown(value)} is not a number such as 0.1, 1e-3 or 8/255") from None
     return value
 
 
@@ -46,7 +48,7 @@ def refuse_bool(value: object) -> object:
     return value
 
 
-Whole = Annotated[int, BeforeValidator(refuse_bool)]
+Whole = Annotated[int, BeforeValidator(refuse_bool), Field(gt=-(2**128), lt=2**128)]
 Number = Annotated[float, BeforeValidator(parse_number), Field(allow_inf_nan=False)]
 Positive = Annotated[Number, Field(gt=0)]
 NotNegative = Annotated[Number, Field(ge=0)]
@@ -74,7 +76,9 @@ class Config(BaseModel):
     lr_decay: Positive = Field(0.1, description="factor at each milestone")
     momentum: Annotated[Number, Field(ge=0, lt=1)] = Field(0.9, description="momentum of SGD")
     weight_decay: NotNegative = Field(2e-4, description="weight decay")
-    crop_padding: Whole = Field(4, ge=0, description="zero padding before the random crop, in pixels; 0: no crop")
+    crop_padding: Whole = Field(
+        4, ge=0, le=1024, description="zero padding before the random crop, in pixels; 0: no crop"
+    )
     flip: bool = Field(True, description="random horizontal flips")
     valid_fraction: Share = Field(0.06, description="share of each class, its last images, held out for validation")
     eps: Annotated[Positive, Field(le=1)] = Field(
@@ -176,10 +180,7 @@ def recipe_names() -> list[str]:
 def read_recipe(recipe: str) -> dict[str, Any]:
     """The keys of a recipe: a path to a TOML file, or the name of a shipped one."""
     if os.path.isfile(recipe):  # False, not an error, for a name longer than a file's may be
-        try:
-            text = Path(recipe).read_text()
-        except (OSError, UnicodeDecodeError) as error:
-            raise UserError(f"cannot read {recipe}: {error}.") from error
+        text = read_text(Path(recipe), MAX_RECIPE)
     elif recipe in recipe_names():
         text = (resources.files("worstclass") / "recipes" / f"{recipe}.toml").read_text()
     elif recipe.endswith(".toml") or "/" in recipe:
@@ -187,10 +188,8 @@ def read_recipe(recipe: str) -> dict[str, Any]:
     else:
         hint = str(unknown("recipe", recipe, recipe_names())).split(" Allowed:")[0]
         raise UserError(f"{hint} `worstclass recipes` lists the shipped ones; a path to a TOML file works too.")
-    try:
+    with clean_errors(f"{recipe} is not valid TOML"):
         return tomllib.loads(text)
-    except tomllib.TOMLDecodeError as error:
-        raise UserError(f"{recipe} is not valid TOML: {error}.") from error
 
 
 def recipe_comment(name: str) -> str:
@@ -208,7 +207,7 @@ def parse_settings(settings: Iterable[str]) -> dict[str, Any]:
             raise UserError(f"'{setting}' is not a setting of the form key=value.")
         try:
             values[key.strip()] = tomllib.loads(f"value = {text}")["value"]
-        except tomllib.TOMLDecodeError:
+        except (ValueError, RecursionError):  # no TOML; or too many digits, or brackets
             values[key.strip()] = text.strip()
     return values
 
@@ -257,4 +256,4 @@ def _explain(key: str, error: Any) -> str:
     if isinstance(cause, Exception):
         text = str(cause).removesuffix(".") + "."
         return text if not key or text.startswith(("unknown ", f"{key} '")) else f"{key}: {text}"
-    return f"{key} = {error['input']!r}: {error['msg'][0].lower()}{error['msg'][1:]}."
+    return f"{key} = {shown(error['input'])}: {error['msg'][0].lower()}{error['msg'][1:]}."

@@ -15,7 +15,7 @@ from rich.text import Text
 from worstclass.bench import StepTime, Timing
 from worstclass.checks import load_findings, verdict
 from worstclass.config import Config
-from worstclass.errors import UserError
+from worstclass.errors import UserError, visible
 from worstclass.evaluate import Event, Notify
 from worstclass.report import Result, rich_table
 from worstclass.report.results import attack_title
@@ -30,7 +30,7 @@ console = Console(quiet=follows())
 
 def say(text: RenderableType) -> None:
     """Print as it is: no colour guessing, no wrapping of long lines."""
-    console.print(text, highlight=False, soft_wrap=True, markup=False)
+    console.print(visible(text) if isinstance(text, str) else text, highlight=False, soft_wrap=True, markup=False)
 
 
 def rule(title: str) -> None:
@@ -193,7 +193,7 @@ def print_card(card: dict[str, Any]) -> None:
     for name, column in card["columns"].items():
         worst, variance = column["worst"], column["class_variance"]
         cells = (attack_title(name), percent(column["average"]), percent(worst), worst["class"], number(variance, 4))
-        table.add_row(*(Text(cell) for cell in cells))  # names are not markup
+        table.add_row(*(Text(visible(cell)) for cell in cells))  # names are not markup
     wide_console().print(table)
 
 
@@ -213,7 +213,7 @@ def print_table(results: list[Result]) -> None:
     about = results[0].card["about"]
     norm = {"linf": "L-inf", "l2": "L2"}[about["norm"]]
     title = f"{about['data']}, {norm} radius {about['eps']:.4g}, {len(results[0].outcomes.labels)} images"
-    wide_console().print(rich_table(results, title))
+    wide_console().print(rich_table(results, visible(title)))
 
 
 def wide_console() -> Console:

@@ -3,6 +3,7 @@
 from collections.abc import Iterable, Sequence
 from difflib import get_close_matches
 from typing import Any
+from unicodedata import category
 
 
 class UserError(ValueError):
@@ -21,12 +22,26 @@ class TeamError(RuntimeError):
     """Another process of the same job has gone away."""
 
 
+def visible(text: str) -> str:
+    """Text for a terminal: what would steer it (escape sequences, half a surrogate pair) is spelt out."""
+    return "".join(c if c == "\n" or category(c) not in ("Cc", "Cs") else ascii(c)[1:-1] for c in text)
+
+
+def shown(value: object, length: int = 100) -> str:
+    """A value as an error quotes it: not endless, and whatever it is."""
+    try:
+        text = repr(value)
+    except (ValueError, RecursionError):  # a whole number of thousands of digits; lists in lists in lists
+        text = f"<{type(value).__name__}>"
+    return text if len(text) <= length else f"{text[:length]}..."
+
+
 def unknown(kind: str, given: str, allowed: Iterable[str]) -> UserError:
     """The error for a name that is not one of `allowed`, with the nearest match."""
     names = list(allowed)
-    near = get_close_matches(given, names, n=1, cutoff=0.5)
+    near = get_close_matches(given[:100], names, n=1, cutoff=0.5)
     hint = f" Did you mean '{near[0]}'?" if near else ""
-    return UserError(f"unknown {kind} {given!r}.{hint} Allowed: {', '.join(names)}.")
+    return UserError(f"unknown {kind} {shown(given)}.{hint} Allowed: {', '.join(names)}.")
 
 
 def choose(kind: str, given: Any, allowed: Sequence[str]) -> Any:

@@ -1,18 +1,24 @@
-"""Files that are whole or absent, whatever happens while they are written."""
+"""Files that are whole or absent, whatever happens while they are written; and readers that trust no file."""
 
 import contextlib
 import fcntl
 import io
 import json
+import math
 import os
 import zipfile
 from collections.abc import Iterator, Mapping
 from pathlib import Path
+from types import TracebackType
 from typing import Any
 
 import numpy as np
 
 from worstclass.errors import UserError
+
+MAX_TEXT = 32 * 2**20  # bytes; as Python's objects it may become thirty times as much
+MAX_RATIO, SMALL_ARCHIVE = 100, 64 * 2**20  # images pack 1:2 to 1:20; a bomb packs 1:1000
+PLAIN = "biufUS"  # kinds of arrays: booleans, numbers and text
 
 
 def write_atomic(path: Path, content: bytes) -> None:
@@ -62,10 +68,91 @@ def write_json(path: Path, value: Any) -> None:
 
 
 def read_json(path: Path) -> Any:
+    return parse_json(read_text(path), path)
+
+
+def parse_json(text: str, where: object) -> Any:
+    """JSON as Python values; deep nesting, endless digits and half a surrogate pair are errors like any other."""
+    with clean_errors(f"cannot read {where}"):
+        value = json.loads(text)
+        json.dumps(value, ensure_ascii=False).encode()  # half a pair reads well, and cannot be written anywhere
+    return value
+
+
+def read_text(path: Path, limit: int = MAX_TEXT) -> str:
+    """The text of a file, which must be UTF-8, a file (a pipe would wait for ever) and no larger than `limit` bytes."""
+    with clean_errors(f"cannot read {path}"):
+        if path.exists() and not path.is_file():
+            raise UserError(f"{path} is not a file.")
+        if (size := path.stat().st_size) > limit:
+            raise UserError(f"{path} has {size} bytes; at most {limit} are read.")
+        return path.read_bytes().decode()
+
+
+@contextlib.contextmanager
+def clean_errors(what: str) -> Iterator[None]:
+    """Around a parser, which may raise anything on broken bytes: it becomes one line that starts with `what`."""
     try:
-        return json.loads(path.read_text())
-    except (OSError, ValueError) as error:
-        raise UserError(f"cannot read {path}: {error}.") from error
+        yield
+    except UserError:
+        raise
+    except Exception as error:
+        reason = str(error).partition("\n")[0].rstrip(". ") or type(error).__name__
+        raise UserError(f"{what}: {reason}.") from error
+
+
+class Npz:
+    """An open .npz file of plain arrays, each read when it is asked for. No objects (pickle), no bombs.
+
+    A file may not be much smaller than what it unpacks to, each array must be as large as its header says, and none
+    larger than the machine's memory: all that is known before anything is unpacked.
+    """
+
+    def __init__(self, path: Path) -> None:
+        if not path.is_file():
+            raise UserError(f"no data file at {path}.")
+        self.path = path
+        with clean_errors(f"{path} is not a readable .npz file"):
+            self._archive = zipfile.ZipFile(path)
+        entries = self._archive.infolist()
+        self.names = sorted({entry.filename.removesuffix(".npy") for entry in entries})
+        total = sum(entry.file_size for entry in entries)
+        if total > max(SMALL_ARCHIVE, MAX_RATIO * path.stat().st_size):
+            self._archive.close()
+            raise UserError(f"{path} would unpack to {total} bytes, over {MAX_RATIO} times its size: it is not opened.")
+
+    def __enter__(self) -> "Npz":
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._archive.close()
+
+    def read(self, name: str) -> np.ndarray[Any, Any]:
+        if name not in self.names:
+            raise UserError(f"{self.path} has no array '{name}' (it has {', '.join(self.names) or 'none'}).")
+        with clean_errors(f"{self.path}: array '{name}' cannot be read"):
+            entry = self._archive.getinfo(f"{name}.npy")
+            if entry.compress_type not in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED):
+                raise ValueError("it is packed in a way that is not read")
+            with self._archive.open(entry) as stream:
+                _check_header(stream, entry.file_size)
+            with self._archive.open(entry) as stream:
+                array: np.ndarray[Any, Any] = np.lib.format.read_array(stream, allow_pickle=False)
+        return array
+
+
+def _check_header(stream: Any, size: int) -> None:
+    """Raise unless an array of `size` bytes in all, header included, is what its header says."""
+    readers = {(1, 0): np.lib.format.read_array_header_1_0, (2, 0): np.lib.format.read_array_header_2_0}
+    shape, _, dtype = readers[np.lib.format.read_magic(stream)](stream)
+    if dtype.kind not in PLAIN:
+        raise ValueError("Objects and records are refused" if dtype.hasobject else f"{dtype} is refused")
+    if min(shape, default=1) < 0 or math.prod(shape) * dtype.itemsize != size - stream.tell() or not dtype.itemsize:
+        raise ValueError(f"{size} bytes are not an array of {shape} {dtype}")
+    if size > os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"):
+        raise ValueError(f"{size} bytes are more than the memory of this machine")
 
 
 def write_npz(path: Path, arrays: Mapping[str, np.ndarray[Any, Any]]) -> None:

@@ -2,6 +2,7 @@
 
 import hashlib
 import time
+import unicodedata
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -10,9 +11,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from worstclass.data.arrays import open_npz, read_array
-from worstclass.errors import UserError
-from worstclass.files import write_npz
+from worstclass.errors import UserError, shown
+from worstclass.files import Npz, write_npz
 
 NATURAL = "natural"
 ANY = "/any"  # suffix of an attack's name for its any-iterate convention
@@ -45,11 +45,21 @@ class Outcomes:
         arrays = _read_all(path)
         if "labels" not in arrays:
             raise UserError(f"{path} holds no outcomes: it has no labels.")
-        return cls(
-            arrays["labels"].astype(np.int64),
-            {name: values.astype(np.int64) for name, values in _under("predictions/", arrays)},
-            {name: values.astype(str) for name, values in _under("broken_by/", arrays)},
+        size = arrays["labels"].size
+        read = cls(
+            _column(path, "labels", arrays["labels"], "iu", size).astype(np.int64),
+            {n: _column(path, n, values, "iu", size).astype(np.int64) for n, values in _under("predictions/", arrays)},
+            {n: _column(path, n, values, "U", size) for n, values in _under("broken_by/", arrays)},
         )
+        if NATURAL not in read.predictions or size == 0:
+            raise UserError(f"{path} holds no outcomes: it has no predictions on clean images.")
+        return read
+
+    def check_range(self, num_classes: int, where: object) -> None:
+        """Raise unless every label and prediction is one of so many classes."""
+        for name, values in {"labels": self.labels, **self.predictions}.items():
+            if values.min() < 0 or values.max() >= num_classes:
+                raise UserError(f"{where}: {shown(name)} is outside 0..{num_classes - 1}.")
 
 
 class Progress:
@@ -67,7 +77,7 @@ class Progress:
         if path is not None and path.is_file():
             arrays = _read_all(path)
             if str(arrays.pop("key", "")) == key:
-                self._arrays = {name: values.astype(np.int64) for name, values in arrays.items()}
+                self._arrays = {n: _column(path, n, values, "iu", values.size) for n, values in arrays.items()}
 
     def array(self, what: str, start: Ints) -> Ints:
         """The array called `what`, to be written into: as it was left, or a copy of `start`."""
@@ -97,9 +107,25 @@ class Progress:
             self._saved = time.monotonic()
 
 
+def check_attack_name(name: str) -> str:
+    """The name, if it can stand in a table and in the name of a file."""
+    bare = name.removesuffix(ANY)
+    if not 1 <= len(bare) <= 100 or any(c in "/\\" or unicodedata.category(c) in ("Cc", "Cs") for c in bare):
+        raise UserError(f"{shown(name)} is not the name of an attack.")
+    return name
+
+
 def _read_all(path: Path) -> dict[str, NDArray[Any]]:
-    with open_npz(path) as archive:
-        return {name: read_array(archive, path, name) for name in archive.files}
+    with Npz(path) as archive:
+        return {name: archive.read(name) for name in archive.names}
+
+
+def _column(path: Path, name: str, values: NDArray[Any], kinds: str, size: int) -> NDArray[Any]:
+    """One value for each sample, of a kind."""
+    check_attack_name(name)
+    if values.shape != (size,) or values.dtype.kind not in kinds:
+        raise UserError(f"{path}: {shown(name)} is {values.dtype} {values.shape}, not one value for each sample.")
+    return values
 
 
 def _under(prefix: str, arrays: Mapping[str, NDArray[Any]]) -> Iterator[tuple[str, NDArray[Any]]]:

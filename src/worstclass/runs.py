@@ -19,8 +19,9 @@ from worstclass.config import Config, make_config, read_recipe, to_toml
 from worstclass.data import Images, fits, open_source, split_validation, to_float
 from worstclass.data.sources import Notify
 from worstclass.errors import TrainingError, UserError
-from worstclass.files import keep_previous, locked, read_json, write_atomic, write_json
+from worstclass.files import keep_previous, locked, parse_json, read_json, read_text, write_atomic, write_json
 from worstclass.models import Normalized, make_model, runs_user_code
+from worstclass.records import LogRecord, RunRecord, check_record
 from worstclass.stats import ClassStats
 from worstclass.strategies.hedge import class_costs
 from worstclass.team import ALONE, Team
@@ -30,7 +31,7 @@ from worstclass.train.distributed import follow_leader
 from worstclass.train.engine import Engine
 
 RECIPE, ABOUT, LOG = "recipe.toml", "run.json", "log.jsonl"
-ABOUT_KEYS = {"num_classes", "class_names", "in_channels", "image_size", "valid_images", "data_digest", "engine"}
+MAX_LOG = 2**28  # bytes: a thousand classes for a thousand epochs
 LAST, PREVIOUS, SELECTED = "last.safetensors", "previous.safetensors", "selected.safetensors"
 
 
@@ -49,8 +50,22 @@ class Run:
     @property
     def log(self) -> list[dict[str, Any]]:
         """The records of its epochs."""
-        text = (self.folder / LOG).read_text()
-        return [json.loads(line) for line in text[: text.rfind("\n") + 1].splitlines()]  # a kill may leave half a line
+        path = self.folder / LOG
+        text = read_text(path, MAX_LOG)
+        lines = text[: text.rfind("\n") + 1].splitlines()  # a kill may leave half a line
+        return [self._checked(line, f"{path}, line {number}") for number, line in enumerate(lines, start=1)]
+
+    def _checked(self, text: str, where: str) -> dict[str, Any]:
+        line = check_record(LogRecord, parse_json(text, where), where)
+        classes = len(self.class_names)
+        for key, count in (
+            ("class_costs", classes + 1),
+            ("class_weights", classes),
+            ("class_robust_accuracy", classes),
+        ):
+            if len(line[key]) != count:
+                raise UserError(f"{where} is damaged: {key} has {len(line[key])} numbers, not {count}.")
+        return line
 
     def load_model(self, which: str = "selected", *, allow_code: bool = False) -> tuple[nn.Module, int]:
         """The network of the selected or the last epoch, in evaluation mode, and the number of that epoch."""
@@ -65,7 +80,7 @@ class Run:
                 f"{path} is from within epoch {header['epoch'] + 1}: continue the run, or take the selected epoch."
             )
         load_weights(model, section(tensors, "model"), path)
-        return model.eval(), int(header["epoch"])
+        return model.eval(), header["epoch"]
 
 
 def open_run(folder: Path) -> Run:
@@ -73,10 +88,15 @@ def open_run(folder: Path) -> Run:
     if not (folder / RECIPE).is_file():
         raise UserError(f"{folder} is not a run folder: it has no {RECIPE}.")
     config = make_config(read_recipe(str(folder / RECIPE)), str(folder / RECIPE))
-    about = read_json(folder / ABOUT)
-    if not isinstance(about, dict) or not about.keys() >= ABOUT_KEYS:
-        raise UserError(f"{folder / ABOUT} is damaged: it does not say what the run was trained on.")
-    return Run(folder, config, about)
+    return Run(folder, config, read_about(folder))
+
+
+def read_about(folder: Path) -> dict[str, Any]:
+    """What a run says of itself."""
+    about = check_record(RunRecord, read_json(folder / ABOUT), folder / ABOUT)
+    if about["num_classes"] != len(about["class_names"]):
+        raise UserError(f"{folder / ABOUT} is damaged: {about['num_classes']} classes have other names than that.")
+    return about
 
 
 def refuse_code(config: Config, allow_code: bool) -> None:
@@ -279,7 +299,7 @@ class _Keeper:
         Where the last one is damaged, the one before it is taken, and `tell` hears of it.
         """
         out, state = self._out, self._state
-        before: dict[str, Any] = read_json(out / ABOUT)
+        before = read_about(out)
         if before["data_digest"] != about["data_digest"]:
             raise UserError(f"{out} was trained on other data than this; nothing was changed.")
         checkpoints = [out / name for name in (LAST, PREVIOUS) if (out / name).is_file()]
@@ -291,12 +311,12 @@ class _Keeper:
                     raise
                 tensors, header = load_state(checkpoints[1], state)
                 tell(f"{error} Going on from the checkpoint before it.")
-            self._best, self._weights = header["best"], section(tensors, "selected")
+            self._best, self._weights = header.get("best"), section(tensors, "selected")
             with contextlib.suppress(UserError):  # absent or damaged, it is written anew
                 self._written = load_tensors(out / SELECTED)[1]
             self._write_selected()
         if (out / LOG).is_file() or state.epoch:
-            lines = (out / LOG).read_text().splitlines()[: state.epoch] if (out / LOG).is_file() else []
+            lines = read_text(out / LOG, MAX_LOG).splitlines()[: state.epoch] if (out / LOG).is_file() else []
             if len(lines) < state.epoch:
                 raise UserError(
                     f"{out / LOG} has {len(lines)} lines, the checkpoint is of epoch {state.epoch}: the log is damaged."

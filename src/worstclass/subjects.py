@@ -28,6 +28,7 @@ from worstclass.execution import Precision
 from worstclass.files import locked, read_json, write_json
 from worstclass.models import make_model
 from worstclass.outcomes import ANY, NATURAL, Outcomes, Progress
+from worstclass.records import CardRecord, check_record
 from worstclass.runs import RECIPE, Run, check_classifier, fingerprint
 from worstclass.team import ALONE, Team
 from worstclass.train.checkpoint import digest, load_tensors, load_weights
@@ -172,8 +173,8 @@ def evaluate_subject(
         if earlier is not None:  # the same weights on the same images: what was known of a column stays known
             before = load_card(out)
             findings = merge(load_findings(before), findings)
-            for name, column in before["columns"].items():
-                card["columns"][name] = column | card["columns"][name]
+            for name in card["columns"]:
+                card["columns"][name] = before["columns"].get(name, {}) | card["columns"][name]
         outcomes.save(out / OUTCOMES)
         card["findings"] = [finding.as_dict() for finding in findings]
         write_json(out / CARD, card)
@@ -239,14 +240,13 @@ def _earlier(out: Path, about: Mapping[str, Any], home: Path | None) -> Outcomes
 
 def load_card(folder: Path) -> dict[str, Any]:
     """The card of an evaluated run."""
-    card = read_json(folder / CARD)
-    if not (isinstance(card, dict) and {"about", "versions", "columns", "class_names"} <= card.keys()):
-        raise UserError(f"{folder / CARD} is damaged: it is not a card.")
-    return card
+    return check_record(CardRecord, read_json(folder / CARD), folder / CARD)
 
 
 def load_outcomes(folder: Path) -> Outcomes:
     """The outcomes of an evaluated run."""
     if not (folder / OUTCOMES).is_file():
         raise UserError(f"{folder} has not been evaluated: run `worstclass evaluate {folder}` first.")
-    return Outcomes.load(folder / OUTCOMES)
+    outcomes = Outcomes.load(folder / OUTCOMES)
+    outcomes.check_range(len(load_card(folder)["class_names"]), folder / OUTCOMES)
+    return outcomes

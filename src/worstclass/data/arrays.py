@@ -1,41 +1,34 @@
 """Data in one .npz file: x_train, y_train, x_test, y_test, and class_names if it likes. No pickle is read."""
 
-import zipfile
-import zlib
 from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
 import torch
 
-from worstclass.data.images import Images
+from worstclass.data.images import Images, check_class_names
 from worstclass.errors import UserError
+from worstclass.files import Npz, clean_errors
 
 CHANNELS = (1, 3, 4)
-UNREADABLE = (ValueError, OSError, EOFError, NotImplementedError, zipfile.BadZipFile, zlib.error)
 
 
 def read_npz_names(path: Path) -> tuple[str, ...]:
     """The file's class names, or the numbers of its classes as names."""
-    with open_npz(path) as archive:
-        if "class_names" in archive:
-            names = tuple(str(name) for name in read_array(archive, path, "class_names").reshape(-1))
-        else:
-            labels = read_array(archive, path, "y_train")
-            check_labels(labels, labels.size, f"{path}: y_train")  # every class needs an image
-            names = tuple(str(k) for k in range(int(labels.max()) + 1))
-    if len(names) < 2:
-        raise UserError(f"{path} has {len(names)} class(es); two or more are needed.")
-    if len(set(names)) < len(names):
-        raise UserError(f"{path}: two classes have the same name.")
-    return names
+    with Npz(path) as archive:
+        if "class_names" in archive.names:
+            with clean_errors(f"{path}: class_names"):
+                return check_class_names(archive.read("class_names").reshape(-1).astype(str).tolist(), path)
+        labels = archive.read("y_train")
+    check_labels(labels, labels.size, f"{path}: y_train")  # every class needs an image
+    return check_class_names([str(k) for k in range(int(labels.max()) + 1)], path)
 
 
 def read_npz(path: Path, part: Literal["train", "test"]) -> Images:
     """The part's images, (N, H, W), (N, H, W, C) or (N, C, H, W) as uint8, and their labels."""
     num_classes = len(read_npz_names(path))
-    with open_npz(path) as archive:
-        x, y = read_array(archive, path, f"x_{part}"), read_array(archive, path, f"y_{part}")
+    with Npz(path) as archive:
+        x, y = archive.read(f"x_{part}"), archive.read(f"y_{part}")
     if x.dtype != np.uint8:
         raise UserError(f"{path}: x_{part} must be uint8 in 0..255, not {x.dtype}.")
     if x.ndim == 3:
@@ -44,6 +37,8 @@ def read_npz(path: Path, part: Literal["train", "test"]) -> Images:
         x = x.transpose(0, 3, 1, 2)
     elif x.ndim != 4 or x.shape[1] not in CHANNELS:
         raise UserError(f"{path}: x_{part} has shape {x.shape}; (N, H, W), (N, H, W, C) or (N, C, H, W) is expected.")
+    if x.size == 0:
+        raise UserError(f"{path}: x_{part} has no pixels: its shape is {x.shape}.")
     check_labels(y, num_classes, f"{path}: y_{part}")
     if len(x) != len(y):
         raise UserError(f"{path}: {len(x)} images in x_{part} but {len(y)} labels in y_{part}.")
@@ -57,28 +52,3 @@ def check_labels(labels: "np.ndarray[Any, Any]", num_classes: int, where: str) -
     low, high = int(labels.min()), int(labels.max())
     if low < 0 or high >= num_classes:
         raise UserError(f"{where}: labels lie in {low}..{high}, expected 0..{num_classes - 1}.")
-
-
-def open_npz(path: Path) -> Any:
-    """An .npz archive of plain arrays; objects (pickle) in it are refused."""
-    if not path.is_file():
-        raise UserError(f"no data file at {path}.")
-    try:
-        with zipfile.ZipFile(path):  # first: np.load leaves the file of a broken archive open
-            pass
-        archive = np.load(path, allow_pickle=False)
-    except UNREADABLE as error:
-        raise UserError(f"{path} is not a readable .npz file: {error}.") from error
-    if not isinstance(archive, np.lib.npyio.NpzFile):
-        raise UserError(f"{path} is not an .npz archive.")
-    return archive
-
-
-def read_array(archive: Any, path: Path, key: str) -> "np.ndarray[Any, Any]":
-    if key not in archive:
-        raise UserError(f"{path} has no array '{key}' (it has {', '.join(sorted(archive.files)) or 'none'}).")
-    try:
-        array: np.ndarray[Any, Any] = archive[key]
-    except UNREADABLE as error:
-        raise UserError(f"{path}: array '{key}' cannot be read: {error}.") from error
-    return array

@@ -2,8 +2,11 @@
 
 import contextlib
 import hashlib
+import http.client
+import re
 import tarfile
 import urllib.request
+import zlib
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,11 +15,12 @@ from typing import Literal
 import numpy as np
 import torch
 
-from worstclass.data.images import Images
+from worstclass.data.images import Images, check_class_names
 from worstclass.errors import UserError
-from worstclass.files import write_atomic
+from worstclass.files import read_text, write_atomic
 
 PIXELS = 3 * 32 * 32
+MAX_NAMES = 2**16  # bytes of the list of names
 
 
 @dataclass(frozen=True)
@@ -92,12 +96,8 @@ def read_cifar(layout: Layout, folder: Path, part: Literal["train", "test"]) -> 
     """The images and class labels of one part, checked against the known size and digest."""
     tables = []
     for name, (rows, digest) in (layout.train if part == "train" else layout.test).items():
-        content = _read(folder / name)
         row_bytes = layout.label_bytes + PIXELS
-        if len(content) != rows * row_bytes:
-            raise UserError(
-                f"{folder / name}: {len(content)} bytes, {rows * row_bytes} expected: cut short, or not {layout.name}."
-            )
+        content = _read(folder / name, rows * row_bytes, layout.name)
         if digest and hashlib.sha256(content).hexdigest() != digest:
             raise UserError(f"{folder / name} does not match the SHA-256 of {layout.name}: the file is damaged.")
         tables.append(np.frombuffer(content, dtype=np.uint8).reshape(rows, row_bytes))
@@ -112,10 +112,12 @@ def read_cifar(layout: Layout, folder: Path, part: Literal["train", "test"]) -> 
 def read_cifar_names(layout: Layout, folder: Path) -> tuple[str, ...]:
     """Class names from the archive's own list; numbers where the list is missing."""
     path = folder / layout.names_file
-    names = tuple(path.read_text().split()) if path.is_file() else tuple(str(k) for k in range(layout.num_classes))
+    if not path.is_file():
+        return tuple(str(k) for k in range(layout.num_classes))
+    names = read_text(path, MAX_NAMES).split()
     if len(names) != layout.num_classes:
         raise UserError(f"{path} has {len(names)} names, {layout.num_classes} expected.")
-    return names
+    return check_class_names(names, path)
 
 
 def download_cifar(layout: Layout, folder: Path, notify: Callable[[str, int, int], None] | None = None) -> None:
@@ -126,7 +128,8 @@ def download_cifar(layout: Layout, folder: Path, notify: Callable[[str, int, int
     try:
         folder.mkdir(parents=True, exist_ok=True)
         with urllib.request.urlopen(layout.url, timeout=60) as response, archive.open("wb") as out:
-            total = int(response.headers.get("Content-Length", 0))
+            length = response.headers.get("Content-Length", "")
+            total = int(length) if re.fullmatch("[0-9]{1,15}", length) else 0
             while chunk := response.read(1 << 20):
                 out.write(chunk)
                 digest.update(chunk)
@@ -134,14 +137,17 @@ def download_cifar(layout: Layout, folder: Path, notify: Callable[[str, int, int
                     notify(f"downloading {layout.name}", out.tell(), total)
         if digest.hexdigest() != layout.archive_sha256:
             raise UserError(f"the download of {layout.name} does not match its SHA-256; try again or pass --data-dir.")
-        wanted = {*layout.files, layout.names_file}
+        wanted = {name: rows * (layout.label_bytes + PIXELS) for name, (rows, _) in layout.files.items()}
+        wanted[layout.names_file] = MAX_NAMES
         with tarfile.open(archive) as tar:
             for member in tar:
-                name = Path(member.name).name
-                stream = tar.extractfile(member) if name in wanted and member.isfile() else None
+                name = Path(member.name).name  # wherever a path leads, the file lands in our folder
+                known = member.isfile() and member.size <= wanted.get(name, -1)
+                stream = tar.extractfile(member) if known else None
                 if stream:
                     write_atomic(folder / name, stream.read())
-    except OSError as error:  # no network, a time-out, a folder that cannot be written
+    except (OSError, http.client.HTTPException, tarfile.TarError, EOFError, zlib.error) as error:
+        # no network, a time-out, an answer that is cut short, a folder that cannot be written
         raise UserError(
             f"{layout.name} is not in {folder.parent} and cannot be downloaded ({error}); "
             f"put its binary files ({', '.join(layout.files)}) in a folder and pass --data-dir."
@@ -154,8 +160,14 @@ def download_cifar(layout: Layout, folder: Path, notify: Callable[[str, int, int
                 parent.rmdir()
 
 
-def _read(path: Path) -> bytes:
+def _read(path: Path, size: int, what: str) -> bytes:
+    """The bytes of a file that must have so many."""
     try:
+        if not path.is_file():
+            raise UserError(f"{path} is not a file.")
+        found = path.stat().st_size
+        if found != size:
+            raise UserError(f"{path}: {found} bytes, {size} expected: cut short, or not {what}.")
         return path.read_bytes()
     except OSError as error:
         raise UserError(f"cannot read {path}: {error.strerror}.") from error

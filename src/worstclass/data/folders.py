@@ -1,15 +1,19 @@
 """Data as image files: PATH/train/CLASS/*.png and PATH/test/CLASS/*.png, all of one size."""
 
+import warnings
 from pathlib import Path
 from typing import Literal
 
 import numpy as np
 import torch
 
-from worstclass.data.images import Images
+from worstclass.data.images import Images, check_class_names
 from worstclass.errors import UserError
+from worstclass.files import clean_errors
 
 SUFFIXES = {".png", ".jpg", ".jpeg", ".bmp", ".webp"}
+FORMATS = ("PNG", "JPEG", "BMP", "WEBP")  # whatever a file is called: to open some others, Pillow starts programs
+MAX_PIXELS = 2**24  # a small file may claim to be a picture of gigabytes
 
 
 def folder_names(path: Path) -> tuple[str, ...]:
@@ -17,10 +21,10 @@ def folder_names(path: Path) -> tuple[str, ...]:
     train = path / "train"
     if not train.is_dir():
         raise UserError(f"no folder {train}: folder:PATH needs train/ and test/, each with one folder for each class.")
-    names = tuple(sorted(entry.name for entry in train.iterdir() if entry.is_dir() and not entry.name.startswith(".")))
+    names = sorted(entry.name for entry in train.iterdir() if entry.is_dir() and not entry.name.startswith("."))
     if len(names) < 2:
         raise UserError(f"{train} has {len(names)} class folder(s); two or more are needed.")
-    return names
+    return check_class_names(names, train)
 
 
 def read_folder(path: Path, part: Literal["train", "test"]) -> Images:
@@ -51,15 +55,18 @@ def read_folder(path: Path, part: Literal["train", "test"]) -> Images:
 
 def _read_image(file: Path) -> "np.ndarray[tuple[int, ...], np.dtype[np.uint8]]":
     """One image as (C, H, W) with one or three channels."""
-    from PIL import Image, UnidentifiedImageError  # here: the training core needs torch and numpy alone
+    from PIL import Image  # here: the training core needs torch and numpy alone
 
-    try:
-        with Image.open(file) as image:
+    if not file.is_file():  # a pipe would wait for ever
+        raise UserError(f"{file} is not a file.")
+    with clean_errors(f"{file} is not a readable image"), warnings.catch_warnings():
+        warnings.simplefilter("error", Image.DecompressionBombWarning)
+        with Image.open(file, formats=FORMATS) as image:
             mode = image.mode
+            if image.width * image.height > MAX_PIXELS:
+                raise ValueError(f"{image.width} x {image.height} pixels are more than {MAX_PIXELS}")
             grey = mode in ("L", "1")
             pixels = np.asarray(image.convert("L" if grey else "RGB"), dtype=np.uint8)
-    except (UnidentifiedImageError, Image.DecompressionBombError, OSError, SyntaxError, ValueError) as error:
-        raise UserError(f"{file} is not a readable image: {error}.") from error
     if mode.startswith(("I", "F")):
         raise UserError(f"{file} has more than 8 bits a channel; convert it to 0..255 first.")
     return pixels[None] if grey else np.ascontiguousarray(pixels.transpose(2, 0, 1))

@@ -1,5 +1,7 @@
 """Labelled images on a device, and the operations training needs on them there."""
 
+import unicodedata
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
@@ -29,6 +31,18 @@ class Images:
     def class_counts(self, num_classes: int) -> Tensor:
         """Images of each class (K,)."""
         return torch.bincount(self.y, minlength=num_classes)
+
+
+def check_class_names(names: Sequence[str], where: object) -> tuple[str, ...]:
+    """The names, if there are two or more, all different, of 1 to 255 characters that can be shown."""
+    if len(names) < 2:
+        raise UserError(f"{where} has {len(names)} class(es); two or more are needed.")
+    if len(set(names)) < len(names):
+        raise UserError(f"{where}: two classes have the same name.")
+    for name in names:
+        if not 1 <= len(name) <= 255 or any(unicodedata.category(letter) in ("Cc", "Cs") for letter in name):
+            raise UserError(f"{where}: {name[:255]!r} is not a class name: 1 to 255 characters that can be shown.")
+    return tuple(names)
 
 
 def to_float(x: Tensor) -> Tensor:

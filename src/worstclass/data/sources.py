@@ -10,6 +10,7 @@ from worstclass.data.cifar import CIFAR10, CIFAR100, ensure_cifar, find_cifar, r
 from worstclass.data.folders import folder_names, read_folder
 from worstclass.data.images import Images
 from worstclass.errors import UserError, unknown
+from worstclass.files import clean_errors
 
 Part = Literal["train", "test"]
 Notify = Callable[[str, int, int], None]
@@ -38,6 +39,8 @@ def check_data_name(name: str) -> str:
     if kind in ("npz", "folder"):
         if not path:
             raise UserError(f"data '{name}' needs a path: {kind}:PATH.")
+        with clean_errors(f"data {name!r}"):
+            path.encode()  # a recipe is UTF-8, and a path that is not cannot be written into one
     elif name not in NAMES:
         raise unknown("data", name, NAMES)
     return name

@@ -33,7 +33,7 @@ def runs_user_code(name: str) -> bool:
 
 def check_name(name: str) -> str:
     """The name, if a model of that name can be built; the user's own is not imported yet."""
-    wide = re.fullmatch(r"wrn(\d+)-(\d+)", name)
+    wide = re.fullmatch(r"wrn(\d{1,3})-(\d{1,2})", name)
     if wide and (int(wide[1]) < 10 or (int(wide[1]) - 4) % 6 or int(wide[2]) < 1):
         raise UserError(f"model '{name}': a WideResNet's depth is 6n + 4 (10, 16, ..., 34), its width at least 1.")
     if not (wide or name in MODELS or re.fullmatch(r"\w+(\.\w+)*:\w+", name)):

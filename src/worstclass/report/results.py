@@ -59,6 +59,13 @@ def load_results(
     first = load_card(base) if base else cards[0]
     for folder, card in zip(folders, cards, strict=True):
         check_comparable(card["about"], first["about"], str(folder))
+        if card["class_names"] != first["class_names"]:
+            raise UserError(f"{folder} was evaluated on other classes: it cannot be compared with.")
+    for run, card in zip(runs, cards, strict=True):
+        if run is not None and not (
+            run.log and run.class_names == card["class_names"] and card["about"].get("checkpoint")
+        ):
+            raise UserError(f"{run.folder} holds a card that is not of its run, or a run without an epoch.")
     titles = _titles(folders, runs)
     results = []
     for index, (folder, own) in enumerate(zip(folders, outcomes, strict=True)):

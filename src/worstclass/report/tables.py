@@ -6,6 +6,7 @@ from typing import Any
 from rich.table import Table
 from rich.text import Text
 
+from worstclass.errors import visible
 from worstclass.report.results import Result, attack_title
 
 HEADER = ("Attack", "Method", "Average %", "Worst class %", "", "CV", "rho")
@@ -54,13 +55,15 @@ def number(measure: dict[str, Any], digits: int, *, sign: bool = False) -> str:
 
 def rich_table(results: Sequence[Result], title: str) -> Table:
     """For the terminal."""
-    table = Table(title=title, title_justify="left", caption="[95% interval]", caption_justify="left")
+    table = Table(title=Text(title), title_justify="left", caption="[95% interval]", caption_justify="left")
     for index, name in enumerate(HEADER):
         table.add_column(name, justify="left" if index in (0, 1, 4) else "right", no_wrap=True)
     previous = ""
     for row in rows(results):
         if previous and row[0] != previous:
             table.add_section()
-        table.add_row(row[0] if row[0] != previous else "", *(Text(cell) for cell in row[1:]))  # names are not markup
+        table.add_row(
+            Text(visible(row[0]) if row[0] != previous else ""), *(Text(visible(cell)) for cell in row[1:])
+        )  # names are not markup
         previous = row[0]
     return table

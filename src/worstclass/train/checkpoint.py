@@ -2,16 +2,19 @@
 
 import hashlib
 import json
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors import SafetensorError, safe_open
+from safetensors import safe_open
 from safetensors.torch import save
 from torch import Tensor
 
 from worstclass.errors import UserError
-from worstclass.files import write_atomic
+from worstclass.files import clean_errors, parse_json, write_atomic
+from worstclass.records import HeaderRecord, check_record
+from worstclass.stats import ClassStats
 from worstclass.train.loop import State
 
 HEADER = "worstclass"  # one key only: the header then has one order, and equal states give equal bytes
@@ -31,18 +34,19 @@ def load_tensors(path: Path, *, ours: bool = True) -> tuple[dict[str, Tensor], d
 
     A file of `ours` must carry a header and match its digest; anybody else's has no header to check.
     """
-    try:
+    with clean_errors(f"{path} is not a readable safetensors file"):
+        if path.exists() and not path.is_file():
+            raise UserError(f"{path} is not a file.")
         with safe_open(path, framework="pt") as file:
             tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 (not a dict)
             metadata = file.metadata() or {}
-        header: dict[str, Any] = json.loads(metadata.get(HEADER, "{}"))
-    except (SafetensorError, OSError, ValueError) as error:
-        raise UserError(f"{path} is not a readable safetensors file: {error}.") from error
-    if ours:
-        written = header.pop("digest", None) if isinstance(header, dict) else None
-        if written != digest(tensors, header):
-            raise UserError(f"{path} is damaged: its content does not match its digest.")
-    return tensors, header
+    if not ours:
+        return tensors, {}
+    header = parse_json(metadata.get(HEADER, "{}"), f"the header of {path}")
+    written = header.pop("digest", None) if isinstance(header, dict) else None
+    if written != digest(tensors, header):
+        raise UserError(f"{path} is damaged: its content does not match its digest.")
+    return tensors, check_record(HeaderRecord, header, path)
 
 
 def load_header(path: Path) -> dict[str, Any]:
@@ -77,30 +81,47 @@ def load_state(path: Path, state: State) -> tuple[dict[str, Tensor], dict[str, A
     wants_momenta = state.optimizer.defaults["momentum"] > 0
     if strategy.keys() != state.strategy.state_dict().keys() or bool(momenta) != wants_momenta:
         raise UserError(f"{path} is not the checkpoint of this run's method: nothing was changed.")
+    _check_weights(state.model, section(tensors, "model"), path)
+    table = {"table": ClassStats(len(state.strategy.weights.natural)).table} if header.get("step") else {}
+    parameters = dict(state.model.named_parameters())
+    problems = misfits(strategy, state.strategy.state_dict()) + misfits(section(tensors, "epoch"), table)
+    problems += misfits(momenta, {name: each for name, each in parameters.items() if name in momenta})
+    if problems:
+        raise UserError(f"{path} is not a checkpoint of this run: {problems[0]}; nothing was changed.")
     load_weights(state.model, section(tensors, "model"), path)
-    for name, parameter in state.model.named_parameters():
-        if name in momenta:
-            state.optimizer.state[parameter]["momentum_buffer"] = momenta[name].to(parameter.device)
+    for name, momentum in momenta.items():
+        parameter = parameters[name]
+        state.optimizer.state[parameter]["momentum_buffer"] = momentum.to(parameter.device)
     state.strategy.load_state_dict(strategy)
-    state.epoch, state.step = int(header["epoch"]), int(header.get("step", 0))
-    state.table, state.seconds = tensors.get("epoch.table"), float(header.get("seconds", 0.0))
+    state.epoch, state.step = header["epoch"], header.get("step", 0)
+    state.table, state.seconds = tensors.get("epoch.table"), header.get("seconds", 0.0)
     return tensors, header
 
 
 def load_weights(model: torch.nn.Module, weights: dict[str, Tensor], path: Path) -> None:
     """Put weights into a model of the same architecture, or say what does not fit."""
-    own = model.state_dict()
-    problems = [f"no '{name}'" for name in own if name not in weights]
-    problems += [f"unexpected '{name}'" for name in weights if name not in own]
-    problems += [
-        f"'{name}' is {tuple(weights[name].shape)}, the model's is {tuple(own[name].shape)}"
-        for name in own
-        if name in weights and own[name].shape != weights[name].shape
-    ]
+    _check_weights(model, weights, path)
+    with clean_errors(f"{path} cannot be put into this model"):
+        model.load_state_dict(weights)
+
+
+def _check_weights(model: torch.nn.Module, weights: dict[str, Tensor], path: Path) -> None:
+    problems = misfits(weights, model.state_dict())
     if problems:
         more = f" (and {len(problems) - 1} more)" if len(problems) > 1 else ""
         raise UserError(f"{path} is a checkpoint of another architecture: {problems[0]}{more}.")
-    model.load_state_dict(weights)
+
+
+def misfits(found: Mapping[str, Tensor], own: Mapping[str, Tensor]) -> list[str]:
+    """Where the names, the shapes or the kinds of number differ from those of one's own."""
+    problems = [f"no '{name}'" for name in own if name not in found]
+    problems += [f"unexpected '{name}'" for name in found if name not in own]
+    for name in (name for name in own if name in found):
+        if found[name].shape != own[name].shape:
+            problems.append(f"'{name}' is {tuple(found[name].shape)}, the model's is {tuple(own[name].shape)}")
+        elif found[name].is_floating_point() != own[name].is_floating_point():
+            problems.append(f"'{name}' is {found[name].dtype}, the model's is {own[name].dtype}")
+    return problems
 
 
 def section(tensors: dict[str, Tensor], name: str) -> dict[str, Tensor]:
