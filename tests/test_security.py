@@ -22,19 +22,9 @@ ROOT = Path(__file__).parents[1]
 SOURCES = sorted([*(ROOT / "src").rglob("*.py"), *(ROOT / "tools").rglob("*.py"), *(ROOT / "examples").rglob("*.py")])
 FORBIDDEN = {"pickle", "cPickle", "_pickle", "dill", "cloudpickle", "joblib", "marshal", "shelve", "pickletools"}
 CALLS = {"eval", "exec", "compile", "__import__"}
-METHODS = {
-    "torch.load": "unpickles",
-    "os.system": "starts a shell",
-    "os.popen": "starts a shell",
-    "os.execv": "starts a program",
-    "tempfile.mktemp": "is a race",
-    "yaml.load": "makes objects",
-    "tar.extractall": "unpacks paths that climb out",
-    "tar.extract": "unpacks paths that climb out",
-    "archive.extractall": "unpacks paths that climb out",
-    "builtins.eval": "runs text",
-    "builtins.exec": "runs text",
-}
+CALLS |= {f"builtins.{name}" for name in CALLS}
+CALLS |= {"torch.load", "os.system", "os.popen", "tempfile.mktemp", "yaml.load"}
+UNPACKS = {"extract", "extractall", "unpack_archive"}  # of a tar or zip file, to wherever its names lead
 
 
 def offences(code: str) -> Iterator[str]:
@@ -53,9 +43,7 @@ def offences(code: str) -> Iterator[str]:
             head, dot, tail = ast.unparse(node.func).partition(".")
             called = names.get(head, head) + dot + tail
             given = {keyword.arg: ast.unparse(keyword.value) for keyword in node.keywords}
-            if called in CALLS or called in METHODS:
-                yield called
-            elif called.rpartition(".")[2] in ("extractall", "unpack_archive", "start_new_thread"):
+            if called in CALLS or called.rpartition(".")[2] in UNPACKS:
                 yield called
             elif called == "numpy.load" and given.get("allow_pickle") != "False":
                 yield "numpy.load without allow_pickle=False"

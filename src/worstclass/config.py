@@ -25,7 +25,7 @@ Method = Literal["natural", "pgd-at", "trades", "fixed", "wat", "frl-rw", "frl-r
 Select = Literal["worst-accuracy", "worst-loss", "average", "last"]
 ObjectiveName = Literal["natural", "pgd-at", "trades"]
 Model = TypeVar("Model", bound=BaseModel)
-MAX_RECIPE = 2**16  # bytes
+MAX_RECIPE = 2**15  # bytes; a key of n dots costs n * n to read
 
 
 def parse_number(value: object) -> object:
@@ -252,7 +252,8 @@ def _explain(key: str, error: Any) -> str:
     cause = context.get("error")
     if error["type"] == "literal_error":
         allowed = [word.strip(" '") for word in context["expected"].replace(" or ", ", ").split(",")]
-        return str(unknown(key, str(error["input"]), allowed))
+        given = error["input"]
+        return str(unknown(key, given if isinstance(given, str) else shown(given), allowed))
     if isinstance(cause, Exception):
         text = str(cause).removesuffix(".") + "."
         return text if not key or text.startswith(("unknown ", f"{key} '")) else f"{key}: {text}"

@@ -36,6 +36,12 @@ def shown(value: object, length: int = 100) -> str:
     return text if len(text) <= length else f"{text[:length]}..."
 
 
+def reason(error: BaseException) -> str:
+    """What an exception says, as part of a line: its first, not endless, without a full stop."""
+    text = str(error).partition("\n")[0]
+    return text[:300].rstrip(". ") or type(error).__name__
+
+
 def unknown(kind: str, given: str, allowed: Iterable[str]) -> UserError:
     """The error for a name that is not one of `allowed`, with the nearest match."""
     names = list(allowed)

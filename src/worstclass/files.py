@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from worstclass.errors import UserError
+from worstclass.errors import UserError, reason
 
 MAX_TEXT = 32 * 2**20  # bytes; as Python's objects it may become thirty times as much
 MAX_RATIO, SMALL_ARCHIVE = 100, 64 * 2**20  # images pack 1:2 to 1:20; a bomb packs 1:1000
@@ -97,8 +97,7 @@ def clean_errors(what: str) -> Iterator[None]:
     except UserError:
         raise
     except Exception as error:
-        reason = str(error).partition("\n")[0].rstrip(". ") or type(error).__name__
-        raise UserError(f"{what}: {reason}.") from error
+        raise UserError(f"{what}: {reason(error)}.") from error
 
 
 class Npz:

@@ -16,7 +16,7 @@ import numpy as np
 import torch
 
 from worstclass.data.images import Images, check_class_names
-from worstclass.errors import UserError
+from worstclass.errors import UserError, reason
 from worstclass.files import read_text, write_atomic
 
 PIXELS = 3 * 32 * 32
@@ -149,7 +149,7 @@ def download_cifar(layout: Layout, folder: Path, notify: Callable[[str, int, int
     except (OSError, http.client.HTTPException, tarfile.TarError, EOFError, zlib.error) as error:
         # no network, a time-out, an answer that is cut short, a folder that cannot be written
         raise UserError(
-            f"{layout.name} is not in {folder.parent} and cannot be downloaded ({error}); "
+            f"{layout.name} is not in {folder.parent} and cannot be downloaded ({reason(error)}); "
             f"put its binary files ({', '.join(layout.files)}) in a folder and pass --data-dir."
         ) from error
     finally:
