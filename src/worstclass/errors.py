@@ -9,6 +9,9 @@ from unicodedata import category
 class UserError(ValueError):
     """Something the caller can put right: one line, shown without a traceback, exit code 2."""
 
+    def __init__(self, text: object = "") -> None:
+        super().__init__(visible(str(text)).replace("\n", "\\n"))  # it may quote a file
+
 
 class AttackError(RuntimeError):
     """An attack broke its own rules (left the ball or the image range, or helped the model)."""
