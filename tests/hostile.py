@@ -8,10 +8,24 @@ import struct
 import tarfile
 import zipfile
 import zlib
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pytest
+
+from worstclass.errors import UserError
+
+
+def one_line(work: Callable[[], object]) -> str:
+    """The clean error that this must end in."""
+    with pytest.raises(UserError) as caught:
+        work()
+    text = str(caught.value)
+    assert "\n" not in text
+    assert len(text) < 1000
+    return text
 
 
 class Payload:
@@ -152,3 +166,5 @@ RECIPES: dict[str, bytes] = {
     "a huge crop": b"crop_padding = 1000000000",
     "JSON": b'{"method": "wat"}',
 }
+
+CLIMBING = ["../../climbed", "/tmp/climbed-by-worstclass", "..\\climbed", "a/../../climbed", "x_train/../../climbed"]

@@ -1,6 +1,8 @@
 """Nothing runs that should not: rules for the source, and code that a file may name but not start."""
 
 import ast
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -11,10 +13,12 @@ from safetensors.torch import save_file
 
 from tiny import tiny_config, write_tiny_npz
 from worstclass.certify import certify_run
-from worstclass.config import make_config, to_toml
+from worstclass.config import MAX_RECIPE, make_config, to_toml
+from worstclass.data.folders import FORMATS, MAX_PIXELS
 from worstclass.errors import UserError
+from worstclass.files import MAX_RATIO, MAX_TEXT, SMALL_ARCHIVE
 from worstclass.report import load_results, write_report
-from worstclass.runs import RECIPE, SELECTED, open_run, train_run
+from worstclass.runs import MAX_LOG, RECIPE, SELECTED, open_run, train_run
 from worstclass.subjects import evaluate_subject, model_subject, run_subject
 from worstclass.train.checkpoint import load_tensors, save_tensors
 
@@ -124,7 +128,7 @@ def marked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     )
     monkeypatch.syspath_prepend(tmp_path)
     monkeypatch.chdir(tmp_path)
-    monkeypatch.delitem(__import__("sys").modules, "hostile_model", raising=False)
+    monkeypatch.delitem(sys.modules, "hostile_model", raising=False)
     return tmp_path / "mark"
 
 
@@ -173,3 +177,31 @@ def test_a_checkpoint_names_no_code(marked: Path, data: Path, tmp_path: Path) ->
     )
     assert torch.equal(subject.model.state_dict()["conv1.weight"], weights["conv1.weight"])
     assert not marked.exists()
+
+
+@pytest.mark.parametrize("words", [["train", "evil.toml"], ["train", "--resume", "run"], ["evaluate", "run"]])
+def test_the_command_refuses_in_one_line(words: list[str], data: Path, tmp_path: Path) -> None:
+    """In a process of its own."""
+    run = train_run(tiny_config(data, epochs=1), tmp_path / "run")
+    evil = to_toml(make_config(run.config.model_dump() | {"model": "os:system"}))
+    for path in (tmp_path / "evil.toml", run.folder / RECIPE):
+        path.write_text(evil)
+    command = [sys.executable, "-m", "worstclass", *words]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=120, check=False)
+    assert done.returncode == 2
+    assert done.stderr == "error: model 'os:system' runs code of your own; pass --allow-code if you trust it.\n"
+
+
+def test_the_limits_are_those_of_the_docs() -> None:
+    page = (ROOT / "docs" / "security.md").read_text()
+    assert "TOML | 32 KiB" in page
+    assert MAX_RECIPE == 32 * 2**10
+    assert "checked | 32 MiB" in page
+    assert MAX_TEXT == 32 * 2**20
+    assert "checked | 256 MiB" in page
+    assert MAX_LOG == 256 * 2**20
+    assert "over 64 MiB not more than 100 times the file" in page
+    assert (SMALL_ARCHIVE, MAX_RATIO) == (64 * 2**20, 100)
+    assert "2^24 pixels" in page
+    assert MAX_PIXELS == 2**24
+    assert set(FORMATS) == {"PNG", "JPEG", "BMP", "WEBP"}

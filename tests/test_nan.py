@@ -1,0 +1,103 @@
+"""NaN, by doing it: in the data, in weights, from a model, always or only under attack; never a number in a card."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from safetensors.torch import save_file
+from torch import Tensor, nn
+
+from tiny import tiny_config, write_tiny_npz
+from worstclass.data import open_source
+from worstclass.errors import TrainingError, UserError
+from worstclass.models import SmallCNN
+from worstclass.runs import LAST, SELECTED, open_run, train_run
+from worstclass.subjects import CARD, OUTCOMES, evaluate_subject, model_subject, run_subject
+
+
+class Nothing(nn.Module):
+    """NaN for every image."""
+
+    def __init__(self, num_classes: int = 3, in_channels: int = 1) -> None:
+        super().__init__()
+        self.net = SmallCNN(num_classes, in_channels)
+
+    def forward(self, x: Tensor) -> Tensor:
+        logits: Tensor = self.net(x)
+        return logits * torch.nan
+
+
+class OnTheGrid(Nothing):
+    """NaN for every image that is not one of 0..255: for clean images it is sound."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        moved = (255 * x - (255 * x).round()).abs().flatten(1).amax(1) > 1e-3
+        logits: Tensor = self.net(x)
+        return logits.masked_fill(moved[:, None], torch.nan)
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_tiny_npz(tmp_path_factory.mktemp("nan") / "tiny.npz")
+
+
+@pytest.mark.parametrize("name", ["x_train", "y_train"])
+def test_in_the_data(name: str, data: Path, tmp_path: Path) -> None:
+    """Images are whole numbers and so are labels; where NaN could be, the array is refused."""
+    with np.load(data) as archive:
+        arrays = dict(archive)
+    arrays[name] = arrays[name].astype(np.float32)
+    arrays[name].flat[3] = np.nan
+    np.savez(tmp_path / "nan.npz", **arrays)
+    with pytest.raises(UserError, match=name):
+        open_source(f"npz:{tmp_path / 'nan.npz'}").read("train")
+    with pytest.raises(UserError, match=name):
+        train_run(tiny_config(tmp_path / "nan.npz"), tmp_path / "run")
+    assert not (tmp_path / "run").exists()
+
+
+def test_from_a_model_in_training(data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """An error, and no checkpoint; with a sound model the same run goes on to what it would have been."""
+    config = tiny_config(data, epochs=1)
+    whole = train_run(config, tmp_path / "whole")
+    with monkeypatch.context() as patch:
+        patch.setattr("worstclass.runs.make_model", lambda *_, **__: Nothing())
+        with pytest.raises(TrainingError, match=r"epoch 1, step 1: "):
+            train_run(config, tmp_path / "run", checkpoint_minutes=0)
+    assert not list((tmp_path / "run").glob("*.safetensors"))
+    train_run(config, tmp_path / "run", resume=True)
+    for name in (LAST, SELECTED):
+        assert (tmp_path / "run" / name).read_bytes() == (whole.folder / name).read_bytes()
+
+
+@pytest.mark.parametrize(
+    ("model", "attacks", "message"),
+    [
+        ("test_nan:Nothing", ["natural"], "not finite on clean images"),
+        ("test_nan:OnTheGrid", ["pgd-2"], "NaN on images near the clean ones, under 'pgd-2'"),
+        ("test_nan:OnTheGrid", ["fgsm"], "NaN on images near the clean ones, under 'fgsm'"),
+        ("test_nan:OnTheGrid", ["square"], "NaN on images near the clean ones, under 'square'"),
+        ("test_nan:OnTheGrid", ["apgd-ce"], "NaN on images near the clean ones, under 'apgd-ce'"),
+        ("test_nan:OnTheGrid", ["autoattack"], "NaN on images near the clean ones, under 'autoattack'"),
+    ],
+)
+def test_from_a_model_in_evaluation(model: str, attacks: list[str], message: str, data: Path, tmp_path: Path) -> None:
+    save_file(Nothing().state_dict(), tmp_path / "w.safetensors")
+    subject = model_subject(model, weights=tmp_path / "w.safetensors", data=f"npz:{data}", eps=0.05)
+    with pytest.raises(UserError, match=message):
+        evaluate_subject(subject, attacks, tmp_path / "out")
+    assert not list((tmp_path / "out").glob("[!.]*"))
+
+
+def test_in_weights(data: Path, tmp_path: Path) -> None:
+    """An evaluation that was there stays as it was."""
+    run = train_run(tiny_config(data, epochs=1), tmp_path / "run")
+    evaluate_subject(run_subject(run), ["pgd-2"], run.folder)
+    before = {name: (run.folder / name).read_bytes() for name in (CARD, OUTCOMES)}
+    subject = run_subject(open_run(run.folder))
+    with torch.no_grad():
+        next(subject.model.parameters()).fill_(torch.nan)
+    with pytest.raises(UserError, match="not finite"):
+        evaluate_subject(subject, ["pgd-3"], run.folder)
+    assert {name: (run.folder / name).read_bytes() for name in (CARD, OUTCOMES)} == before
