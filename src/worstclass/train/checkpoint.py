@@ -52,9 +52,9 @@ def load_tensors(path: Path, *, ours: bool = True) -> tuple[dict[str, Tensor], d
 def load_header(path: Path) -> dict[str, Any]:
     """The header of a file of ours, without its tensors and unchecked; empty where there is none to read."""
     try:
-        with safe_open(path, framework="pt") as file:
-            header = json.loads((file.metadata() or {}).get(HEADER, "{}"))
-    except (SafetensorError, OSError, ValueError):
+        with clean_errors(f"{path} is not a readable safetensors file"), safe_open(path, framework="pt") as file:
+            header = parse_json((file.metadata() or {}).get(HEADER, "{}"), f"the header of {path}")
+    except UserError:
         return {}
     return header if isinstance(header, dict) else {}
 
