@@ -68,7 +68,7 @@ def test_a_step_is_trades_with_sgd(monkeypatch: pytest.MonkeyPatch) -> None:
     """One epoch of the trainer equals a transcription of it in plain PyTorch. In float64: a sign step turns a
     rounding error of a tiny gradient into a whole step."""
     monkeypatch.setattr("worstclass.train.step.to_float", lambda x: x.double() / 255)
-    monkeypatch.setattr("worstclass.train.loop.to_float", lambda x: x.double() / 255)
+    monkeypatch.setattr("worstclass.train.work.to_float", lambda x: x.double() / 255)
     train, valid = images(48), images(9, seed=1)
     torch.manual_seed(0)
     ours, theirs = SmallCNN(3, 1).double(), SmallCNN(3, 1).double()
@@ -229,7 +229,7 @@ def test_compiled_a_run_is_the_same(
 ) -> None:
     """The fast engine's step without its capture, which needs a GPU: folded, fused and traced by the compiler, in
     float64, weight for weight."""
-    for module in ("step", "loop"):
+    for module in ("step", "work"):
         monkeypatch.setattr(f"worstclass.train.{module}.to_float", lambda x: x.double() / 255)
     monkeypatch.setattr(Engine, "prepare", lambda self, work, *_, **__: work)
     monkeypatch.setattr(torch, "compile", functools.partial(torch.compile, backend="aot_eager"))

@@ -11,7 +11,8 @@ from worstclass.models import make_model
 from worstclass.objectives import Madry, Natural, Trades
 from worstclass.stats import ClassStats
 from worstclass.strategies import CSL, FRL, WAT, ClassHedge, Fixed, Hedge
-from worstclass.train.loop import Plan, fit, new_state
+from worstclass.train.loop import fit
+from worstclass.train.state import Plan, new_state
 from worstclass.types import Attack, Classifier, ClassStrategy, ClassWeights, Losses, Objective
 
 __version__ = "0.1.0"

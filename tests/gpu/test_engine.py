@@ -16,7 +16,8 @@ from worstclass.models import make_model
 from worstclass.objectives import Natural
 from worstclass.runs import LAST, SELECTED, open_run, train_run
 from worstclass.train.engine import Captured, Engine
-from worstclass.train.loop import Work, new_state, prepare
+from worstclass.train.state import new_state
+from worstclass.train.work import Work, prepare
 
 pytestmark = [
     pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU"),
@@ -36,7 +37,7 @@ def data(size: int = 512) -> Images:
 def float64(monkeypatch: pytest.MonkeyPatch) -> None:
     """Steps in float64. In float32 a sign step turns the rounding of a tiny gradient into a whole step, and two right
     engines drift apart within a few steps; in float64 what is left is a difference in what they compute."""
-    for module in ("step", "loop"):
+    for module in ("step", "work"):
         monkeypatch.setattr(f"worstclass.train.{module}.to_float", lambda x: x.double() / 255)
 
 

@@ -15,8 +15,9 @@ from worstclass.objectives import Trades
 from worstclass.stats import ClassStats
 from worstclass.strategies import WAT
 from worstclass.train.engine import Engine
-from worstclass.train.loop import Plan, new_state, prepare
+from worstclass.train.state import Plan, new_state
 from worstclass.train.step import tally
+from worstclass.train.work import prepare
 from worstclass.types import Losses
 
 

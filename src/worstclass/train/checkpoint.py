@@ -15,7 +15,7 @@ from worstclass.errors import UserError
 from worstclass.files import clean_errors, parse_json, write_atomic
 from worstclass.records import HeaderRecord, check_record
 from worstclass.stats import ClassStats
-from worstclass.train.loop import State
+from worstclass.train.state import State
 
 HEADER = "worstclass"  # one key only: the header then has one order, and equal states give equal bytes
 

@@ -1,17 +1,13 @@
 """A model that several processes train together, and a state they all start from."""
 
-from typing import TYPE_CHECKING
-
 import torch
 from torch.nn.parallel import DistributedDataParallel
 
 from worstclass.models.synced import sync_norms
 from worstclass.stats import COLUMNS
 from worstclass.team import Team
+from worstclass.train.state import State
 from worstclass.types import Classifier
-
-if TYPE_CHECKING:
-    from worstclass.train.loop import State
 
 
 def shared(model: Classifier, team: Team) -> Classifier:
@@ -25,7 +21,7 @@ def shared(model: Classifier, team: Team) -> Classifier:
     return wrapped
 
 
-def follow_leader(state: "State", team: Team) -> None:
+def follow_leader(state: State, team: Team) -> None:
     """Put the leader's optimizer, strategy and place in the run into every process; `shared` does it for the model."""
     if team.alone:
         return

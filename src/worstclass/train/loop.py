@@ -4,77 +4,24 @@ import time
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
-from dataclasses import dataclass, field, replace
-from typing import NamedTuple
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
 from worstclass import rng
 from worstclass.attacks import PGD
-from worstclass.data import Augment, Feed, Images, Resident, epoch_order, make_feed, to_float
-from worstclass.errors import TrainingError, UserError
+from worstclass.data import Feed, Images, Resident, epoch_order
+from worstclass.errors import TrainingError
 from worstclass.stats import ClassStats
 from worstclass.team import ALONE, Team
-from worstclass.train.distributed import shared
 from worstclass.train.engine import Engine
-from worstclass.train.step import Health, TrainStep, ValidStep
-from worstclass.types import Classifier, ClassStrategy, ClassWeights, Objective
+from worstclass.train.state import Plan, State
+from worstclass.train.step import ValidStep
+from worstclass.train.work import VALID_BATCH, Work, prepare
+from worstclass.types import Classifier, ClassWeights, Objective
 
 HEALTH_INTERVAL = 50  # steps between two looks at the device
-VALID_BATCH = 500
-
-
-@dataclass(frozen=True, kw_only=True)
-class Plan:
-    """How long and how fast to train. `lr_milestones` are 1-based epochs from which the rate is divided."""
-
-    epochs: int
-    batch_size: int
-    lr: float
-    momentum: float = 0.9
-    weight_decay: float = 2e-4
-    lr_milestones: tuple[int, ...] = ()
-    lr_decay: float = 0.1
-    augment: Augment = field(default_factory=Augment)
-    valid_attack: PGD
-    seed: int = 1
-
-    def lr_at(self, epoch: int) -> float:
-        """The learning rate of a 1-based epoch."""
-        return self.lr * self.lr_decay ** sum(epoch >= milestone for milestone in self.lr_milestones)
-
-    def batch_size_for(self, size: int) -> int:
-        """The batch size on a data set that may be smaller than a batch."""
-        return min(self.batch_size, size)
-
-
-@dataclass
-class State:
-    """What a checkpoint holds: a model, its optimizer, the strategy, the epochs done, and within the next one the
-    steps done, their class table and their seconds."""
-
-    model: Classifier
-    optimizer: torch.optim.SGD
-    strategy: ClassStrategy
-    epoch: int = 0
-    step: int = 0
-    table: Tensor | None = None
-    seconds: float = 0.0
-
-
-def new_state(model: Classifier, strategy: ClassStrategy, plan: Plan, device: torch.device | str = "cpu") -> State:
-    """Everything on the device and nothing trained. The learning rate is a tensor, so that it can change in a graph."""
-    model = model.to(device)
-    strategy.weights = strategy.weights.to(torch.device(device))
-    optimizer = torch.optim.SGD(
-        model.parameters(),
-        lr=torch.tensor(plan.lr, device=device),
-        momentum=plan.momentum,
-        weight_decay=plan.weight_decay,
-        fused=True,
-    )
-    return State(model, optimizer, strategy)
 
 
 @dataclass(frozen=True)
@@ -151,107 +98,6 @@ def fit(
             strategy_before=before,
             next_weights=state.strategy.weights.natural.cpu().clone(),
         )
-
-
-class Work(NamedTuple):
-    """The two steps, the batches for each, and how the engine takes it: called with the indices of a batch."""
-
-    step: TrainStep
-    feed: Feed
-    take: Callable[[Tensor], None]
-    valid_step: ValidStep
-    valid_feed: Feed
-    validate: Callable[[Tensor], None]
-
-
-def prepare(
-    state: State,
-    train: Images,
-    valid: Images,
-    objective: Objective,
-    plan: Plan,
-    engine: Engine,
-    *,
-    team: Team = ALONE,
-    data_limit: int | None = None,
-    on_fallback: Callable[[str], None] = warnings.warn,
-) -> Work:
-    """Put the data on the model's device if it fits, and the steps as the engine takes them; a model that the fast
-    engine cannot take is left to the eager one."""
-    device = next(state.model.parameters()).device
-    batch_size = plan.batch_size_for(len(train))
-    if batch_size < team.size:
-        raise UserError(f"a batch of {batch_size} images cannot be split over {team.size} processes.")
-    _lay_out(state.model, engine)
-    trained = shared(state.model, team)
-    feed, valid_feed = (
-        make_feed(images, device, window=size, limit=data_limit)
-        for images, size in ((train, batch_size), (valid, VALID_BATCH))
-    )
-    try:
-        return _prepare(state, trained, feed, valid_feed, objective, plan, engine, team)
-    except UserError:
-        raise
-    except Exception as error:  # compilers and captures fail in many ways
-        if not engine.fast:
-            raise
-        reason = (str(error).splitlines() or [type(error).__name__])[0].rstrip(".")
-        on_fallback(f"the fast engine cannot take this model ({reason}): going on with the eager one.")
-        engine = replace(engine, fast=False)
-        _lay_out(state.model, engine)
-        return _prepare(state, trained, feed, valid_feed, objective, plan, engine, team)
-
-
-def _lay_out(model: Classifier, engine: Engine) -> None:
-    model.to(memory_format=engine.memory_format)  # type: ignore[call-overload]  # torch's stub lacks it
-
-
-def _prepare(
-    state: State,
-    trained: Classifier,
-    feed: Feed,
-    valid_feed: Feed,
-    objective: Objective,
-    plan: Plan,
-    engine: Engine,
-    team: Team,
-) -> Work:
-    train, valid = feed.images, valid_feed.images
-    device, num_classes = train.y.device, len(state.strategy.weights.natural)
-    engine.set_up(device)
-    losses, view = engine.forwards(state.model, trained, objective, to_float(valid.x[:VALID_BATCH]))
-    step = TrainStep(
-        model=state.model,
-        losses=losses,
-        view=view,
-        context=engine.context,
-        memory_format=engine.memory_format,
-        optimizer=state.optimizer,
-        objective=objective,
-        weights=state.strategy.weights,
-        data=train,
-        augment=plan.augment,
-        stats=ClassStats(num_classes, device, team),
-        health=Health(state.model, device),
-        generator=torch.Generator(device),
-        team=team,
-    )
-    valid_step = ValidStep(
-        view=view,
-        context=engine.context,
-        memory_format=engine.memory_format,
-        objective=objective,
-        attack=plan.valid_attack,
-        data=valid,
-        stats=ClassStats(num_classes, device, team),
-        generator=torch.Generator(device),
-        team=team,
-    )
-    valid_sizes = {len(part) for part in torch.arange(len(valid_feed)).split(VALID_BATCH)}
-    take = engine.prepare(step, [plan.batch_size_for(len(feed))], step.touched(), step.generator, shared=not team.alone)
-    state.model.eval()
-    validate = engine.prepare(valid_step, sorted(valid_sizes), [], valid_step.generator)
-    return Work(step, feed, take, valid_step, valid_feed, validate)
 
 
 def validate(

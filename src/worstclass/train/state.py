@@ -1,0 +1,62 @@
+"""What a run is made of: its plan, and the state that a checkpoint holds."""
+
+from dataclasses import dataclass, field
+
+import torch
+from torch import Tensor
+
+from worstclass.attacks import PGD
+from worstclass.data import Augment
+from worstclass.types import Classifier, ClassStrategy
+
+
+@dataclass(frozen=True, kw_only=True)
+class Plan:
+    """How long and how fast to train. `lr_milestones` are 1-based epochs from which the rate is divided."""
+
+    epochs: int
+    batch_size: int
+    lr: float
+    momentum: float = 0.9
+    weight_decay: float = 2e-4
+    lr_milestones: tuple[int, ...] = ()
+    lr_decay: float = 0.1
+    augment: Augment = field(default_factory=Augment)
+    valid_attack: PGD
+    seed: int = 1
+
+    def lr_at(self, epoch: int) -> float:
+        """The learning rate of a 1-based epoch."""
+        return self.lr * self.lr_decay ** sum(epoch >= milestone for milestone in self.lr_milestones)
+
+    def batch_size_for(self, size: int) -> int:
+        """The batch size on a data set that may be smaller than a batch."""
+        return min(self.batch_size, size)
+
+
+@dataclass
+class State:
+    """What a checkpoint holds: a model, its optimizer, the strategy, the epochs done, and within the next one the
+    steps done, their class table and their seconds."""
+
+    model: Classifier
+    optimizer: torch.optim.SGD
+    strategy: ClassStrategy
+    epoch: int = 0
+    step: int = 0
+    table: Tensor | None = None
+    seconds: float = 0.0
+
+
+def new_state(model: Classifier, strategy: ClassStrategy, plan: Plan, device: torch.device | str = "cpu") -> State:
+    """Everything on the device and nothing trained. The learning rate is a tensor, so that it can change in a graph."""
+    model = model.to(device)
+    strategy.weights = strategy.weights.to(torch.device(device))
+    optimizer = torch.optim.SGD(
+        model.parameters(),
+        lr=torch.tensor(plan.lr, device=device),
+        momentum=plan.momentum,
+        weight_decay=plan.weight_decay,
+        fused=True,
+    )
+    return State(model, optimizer, strategy)

@@ -1,0 +1,122 @@
+"""The steps of a run made ready: data where it fits, and each step as the engine takes it."""
+
+import warnings
+from collections.abc import Callable
+from dataclasses import replace
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from worstclass.data import Feed, Images, make_feed, to_float
+from worstclass.errors import UserError
+from worstclass.stats import ClassStats
+from worstclass.team import ALONE, Team
+from worstclass.train.distributed import shared
+from worstclass.train.engine import Engine
+from worstclass.train.state import Plan, State
+from worstclass.train.step import Health, TrainStep, ValidStep
+from worstclass.types import Classifier, Objective
+
+VALID_BATCH = 500
+
+
+class Work(NamedTuple):
+    """The two steps, the batches for each, and how the engine takes it: called with the indices of a batch."""
+
+    step: TrainStep
+    feed: Feed
+    take: Callable[[Tensor], None]
+    valid_step: ValidStep
+    valid_feed: Feed
+    validate: Callable[[Tensor], None]
+
+
+def prepare(
+    state: State,
+    train: Images,
+    valid: Images,
+    objective: Objective,
+    plan: Plan,
+    engine: Engine,
+    *,
+    team: Team = ALONE,
+    data_limit: int | None = None,
+    on_fallback: Callable[[str], None] = warnings.warn,
+) -> Work:
+    """Put the data on the model's device if it fits, and the steps as the engine takes them; a model that the fast
+    engine cannot take is left to the eager one."""
+    device = next(state.model.parameters()).device
+    batch_size = plan.batch_size_for(len(train))
+    if batch_size < team.size:
+        raise UserError(f"a batch of {batch_size} images cannot be split over {team.size} processes.")
+    _lay_out(state.model, engine)
+    trained = shared(state.model, team)
+    feed, valid_feed = (
+        make_feed(images, device, window=size, limit=data_limit)
+        for images, size in ((train, batch_size), (valid, VALID_BATCH))
+    )
+    try:
+        return _prepare(state, trained, feed, valid_feed, objective, plan, engine, team)
+    except UserError:
+        raise
+    except Exception as error:  # compilers and captures fail in many ways
+        if not engine.fast:
+            raise
+        reason = (str(error).splitlines() or [type(error).__name__])[0].rstrip(".")
+        on_fallback(f"the fast engine cannot take this model ({reason}): going on with the eager one.")
+        engine = replace(engine, fast=False)
+        _lay_out(state.model, engine)
+        return _prepare(state, trained, feed, valid_feed, objective, plan, engine, team)
+
+
+def _lay_out(model: Classifier, engine: Engine) -> None:
+    model.to(memory_format=engine.memory_format)  # type: ignore[call-overload]  # torch's stub lacks it
+
+
+def _prepare(
+    state: State,
+    trained: Classifier,
+    feed: Feed,
+    valid_feed: Feed,
+    objective: Objective,
+    plan: Plan,
+    engine: Engine,
+    team: Team,
+) -> Work:
+    train, valid = feed.images, valid_feed.images
+    device, num_classes = train.y.device, len(state.strategy.weights.natural)
+    engine.set_up(device)
+    losses, view = engine.forwards(state.model, trained, objective, to_float(valid.x[:VALID_BATCH]))
+    step = TrainStep(
+        model=state.model,
+        losses=losses,
+        view=view,
+        context=engine.context,
+        memory_format=engine.memory_format,
+        optimizer=state.optimizer,
+        objective=objective,
+        weights=state.strategy.weights,
+        data=train,
+        augment=plan.augment,
+        stats=ClassStats(num_classes, device, team),
+        health=Health(state.model, device),
+        generator=torch.Generator(device),
+        team=team,
+    )
+    valid_step = ValidStep(
+        view=view,
+        context=engine.context,
+        memory_format=engine.memory_format,
+        objective=objective,
+        attack=plan.valid_attack,
+        data=valid,
+        stats=ClassStats(num_classes, device, team),
+        generator=torch.Generator(device),
+        team=team,
+    )
+    valid_sizes = {len(part) for part in torch.arange(len(valid_feed)).split(VALID_BATCH)}
+    take = engine.prepare(step, [plan.batch_size_for(len(feed))], step.touched(), step.generator, shared=not team.alone)
+    state.model.eval()
+    validate = engine.prepare(valid_step, sorted(valid_sizes), [], valid_step.generator)
+    return Work(step, feed, take, valid_step, valid_feed, validate)
