@@ -5,9 +5,11 @@ import json
 import os
 import shutil
 import signal
+import socket
 import subprocess
 import sys
 import time
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +24,7 @@ from worstclass.config import make_config, to_toml
 from worstclass.data import open_source
 from worstclass.errors import UserError
 from worstclass.outcomes import Outcomes
-from worstclass.runs import ABOUT, LAST, LOG, build_model, open_run, train_run
+from worstclass.runs import ABOUT, LAST, LOG, RECIPE, build_model, open_run, train_run
 from worstclass.subjects import OUTCOMES, evaluate_subject, run_subject
 from worstclass.team import Team
 from worstclass.train import fit, new_state
@@ -39,9 +41,11 @@ def settings(data: Path, method: str, **more: object) -> dict[str, Any]:
     return tiny_config(data, **(values | more)).model_dump(mode="json")
 
 
-def torchrun(size: int, *command: str, **options: Any) -> subprocess.Popen[str]:
-    """The command in so many processes."""
-    launcher = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(size)]
+def torchrun(
+    size: int, *command: str, meet: Sequence[str] = ("--standalone",), **options: Any
+) -> subprocess.Popen[str]:
+    """The command in so many processes of this machine."""
+    launcher = [sys.executable, "-m", "torch.distributed.run", *meet, "--nproc-per-node", str(size)]
     paths = os.pathsep.join([str(HERE), *sys.path])
     environment = os.environ | {"OMP_NUM_THREADS": "1", "PYTHONPATH": paths, "PYTHONWARNINGS": "default"}
     return subprocess.Popen([*launcher, *command], env=environment, text=True, **options)
@@ -150,6 +154,51 @@ def test_a_rank_that_dies_ends_the_job_and_any_number_of_processes_goes_on(tmp_p
         expected = f"2 process(es) trained this run, {size} go on: the same run up to rounding."
         assert notes == ([] if size == 2 else [expected])
     assert_same_run(tmp_path / "whole", tmp_path / "copy2")  # the same bits
+
+
+def test_two_machines_meet(runs: Path, tmp_path: Path) -> None:
+    """Two launchers on this machine, as on two: a rendezvous, and a process of each."""
+    with socket.socket() as free:
+        free.bind(("localhost", 0))
+        port = free.getsockname()[1]
+    meet = ("--nnodes", "2", "--rdzv-backend", "c10d", "--rdzv-endpoint", f"localhost:{port}", "--rdzv-id", "test")
+    recipe = str(runs / "1-wat" / RECIPE)
+    command = ("-m", "worstclass", "train", recipe, "--out", str(tmp_path / "run"), "--allow-code")
+    machines = [torchrun(1, *command, meet=meet, stderr=subprocess.PIPE) for _ in range(2)]
+    for machine in machines:
+        _, errors = machine.communicate(timeout=120)
+        assert machine.returncode == 0, errors[-3000:]
+    assert apart(runs / "1-wat", tmp_path / "run") < 1e-9
+    assert open_run(tmp_path / "run").about["engine"]["processes"] == 2
+
+
+def test_a_killed_evaluation_goes_on_in_each_process(runs: Path, tmp_path: Path) -> None:
+    """Both processes keep what is done; the verdicts are those of one process in peace."""
+    out = tmp_path / "out"
+    command = [
+        "-m",
+        "worstclass",
+        "evaluate",
+        str(runs / "1-normed"),
+        "--allow-code",
+        "--attacks",
+        "pgd-100,autoattack",
+    ]
+    command += ["--batch-size", "5", "--out", str(out)]
+    process = torchrun(2, *command, stderr=subprocess.PIPE, stdout=subprocess.PIPE)
+    while len(list(out.glob("progress-*of2.npz"))) < 2:
+        assert process.poll() is None, process.communicate()[1]
+        time.sleep(0.02)
+    for pid in children(process.pid):
+        os.kill(pid, signal.SIGKILL)
+    process.communicate(timeout=60)
+    assert not (out / OUTCOMES).exists()
+    again = torchrun(2, *command, stderr=subprocess.PIPE, stdout=subprocess.PIPE)
+    _, errors = again.communicate(timeout=120)
+    assert again.returncode == 0, errors[-3000:]
+    one, other = (Outcomes.load(folder / OUTCOMES) for folder in (runs / "1-outcomes", out))
+    np.testing.assert_array_equal(one.predictions["autoattack"], other.predictions["autoattack"])
+    assert not list(out.glob("progress*"))
 
 
 def test_processes_that_were_not_started_alike_are_refused(tmp_path: Path) -> None:
