@@ -11,7 +11,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from worstclass.errors import TeamError, UserError
+from worstclass.errors import AttackError, TeamError, TrainingError, UserError
 from worstclass.rng import Rows
 
 T = TypeVar("T")
@@ -112,6 +112,8 @@ def joined(device: torch.device) -> Iterator[Team]:
     team = Team(dist.get_rank(), dist.get_world_size(), int(os.environ.get("LOCAL_RANK", "0")), device, alone=False)
     try:
         yield team
+    except (TrainingError, AttackError):
+        raise
     except RuntimeError as error:
         if isinstance(error, dist.DistError) or any(word in str(error) for word in LOST):
             raise TeamError(
@@ -119,6 +121,5 @@ def joined(device: torch.device) -> Iterator[Team]:
                 "what it wrote until then is whole."
             ) from error
         raise
-    finally:
-        with suppress(RuntimeError):  # the others may be gone
-            dist.destroy_process_group()
+    with suppress(RuntimeError):  # the others may be gone by now; after an error, to say goodbye might wait for them
+        dist.destroy_process_group()
