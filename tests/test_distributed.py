@@ -18,15 +18,18 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from torch import nn
 
 from tiny import assert_same_run, tiny_config, write_tiny_npz
+from worstclass.cli import app
 from worstclass.config import make_config, to_toml
 from worstclass.data import open_source
 from worstclass.errors import UserError
+from worstclass.models.synced import sync_norms
 from worstclass.outcomes import Outcomes
 from worstclass.runs import ABOUT, LAST, LOG, RECIPE, build_model, open_run, train_run
 from worstclass.subjects import OUTCOMES, evaluate_subject, run_subject
-from worstclass.team import Team
+from worstclass.team import Team, follows, team_size
 from worstclass.train import fit, new_state
 from worstclass.train.checkpoint import load_tensors
 
@@ -88,6 +91,7 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> Path:
     evaluate_subject(subject, attacks, root / "1-outcomes")
     for size in (2, 3):
         jobs = [("train", {"config": values, "out": root / f"{size}-{name}"}) for name, values in configs.items()]
+        jobs += [("train", {"config": configs["normed"], "out": root / f"{size}-compiled", "compiled": True})]
         jobs += [("evaluate", {"run": root / "1-normed", "attacks": attacks, "out": root / f"{size}-outcomes"})]
         work(size, jobs, root)
     return root
@@ -104,6 +108,11 @@ def test_several_processes_train_the_run_that_one_trains(runs: Path, name: str, 
             np.testing.assert_allclose(line[key], its[key], rtol=1e-7)
         assert line["train"] == pytest.approx(its["train"], rel=1e-7)
     assert json.loads((other / ABOUT).read_text())["engine"]["processes"] == size
+
+
+@pytest.mark.parametrize("size", [2, 3])
+def test_several_processes_train_compiled_what_one_trains(runs: Path, size: int) -> None:
+    assert apart(runs / "1-normed", runs / f"{size}-compiled") < 1e-9
 
 
 @pytest.mark.parametrize("size", [2, 3])
@@ -151,7 +160,7 @@ def test_a_rank_that_dies_ends_the_job_and_any_number_of_processes_goes_on(tmp_p
             work(size, [("train", {"config": values, "out": copy, "resume": True})], tmp_path)
             notes = json.loads((copy / "lines.json").read_text())
         assert apart(tmp_path / "whole", copy) < 1e-9
-        expected = f"2 process(es) trained this run, {size} go on: the same run up to rounding."
+        expected = f"2 process(es) trained this run, {size} go on: the same run but for rounding."
         assert notes == ([] if size == 2 else [expected])
     assert_same_run(tmp_path / "whole", tmp_path / "copy2")  # the same bits
 
@@ -216,6 +225,46 @@ def test_processes_that_were_not_started_alike_are_refused(tmp_path: Path) -> No
     process = torchrun(2, str(script), stdout=subprocess.PIPE, stderr=subprocess.PIPE)
     printed, errors = process.communicate(timeout=60)
     assert sorted(printed.splitlines()) == ["0 not alike", "1 not alike"], errors
+
+
+def test_a_model_that_leaves_a_layer_out_is_an_error_and_not_another_run(tmp_path: Path) -> None:
+    """The first step without that layer is taken by each process alone: found at the next look, within the epoch."""
+    recipe = tmp_path / "recipe.toml"
+    values = {"model": "team_models:fading", "method": "natural", "epochs": 20}
+    recipe.write_text(to_toml(tiny_config(write_tiny_npz(tmp_path / "tiny.npz"), **values)))
+    command = ("-m", "worstclass", "train", str(recipe), "--out", str(tmp_path / "run"), "--allow-code")
+    process = torchrun(2, *command, stderr=subprocess.PIPE, stdout=subprocess.PIPE)
+    _, errors = process.communicate(timeout=60)
+    assert process.returncode != 0
+    assert "error: epoch 8, step 5: the processes no longer hold the same weights" in errors, errors
+    assert len(open_run(tmp_path / "run").log) == 7
+
+
+@pytest.mark.parametrize(
+    ("layer", "complaint"),
+    [
+        (type("OwnNorm", (nn.BatchNorm2d,), {})(8), "layer '1' is a OwnNorm"),
+        (nn.BatchNorm2d(8, track_running_stats=False), "layer '1' keeps no running statistics"),
+    ],
+)
+def test_a_batch_norm_that_cannot_be_shared_is_refused(layer: nn.Module, complaint: str) -> None:
+    with pytest.raises(UserError, match=complaint):
+        sync_norms(nn.Sequential(nn.BatchNorm2d(8), layer))
+
+
+@pytest.mark.parametrize("words", [{"WORLD_SIZE": "abc"}, {"WORLD_SIZE": ""}, {"WORLD_SIZE": "2"}])
+def test_half_an_environment_is_no_torchrun(words: dict[str, str], monkeypatch: pytest.MonkeyPatch) -> None:
+    for name, value in words.items():
+        monkeypatch.setenv(name, value)
+    assert team_size() == 1
+    assert not follows()
+
+
+def test_other_commands_are_refused_under_torchrun(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name, value in (("WORLD_SIZE", "2"), ("RANK", "1"), ("MASTER_ADDR", "localhost")):
+        monkeypatch.setenv(name, value)
+    with pytest.raises(UserError, match="leave torchrun out"):
+        app(["demo"], standalone_mode=False)
 
 
 def test_a_batch_smaller_than_the_team_is_refused(tmp_path: Path) -> None:

@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from worstclass.errors import UserError
 from worstclass.models import MODELS, Normalized, ResNet18, SmallCNN, WideResNet, check_name, make_model, runs_user_code
 from worstclass.models.resnet import Block, PreActBlock
+from worstclass.runs import channel_statistics
 
 
 def count(model: nn.Module) -> int:
@@ -225,3 +226,11 @@ def test_own_factory_that_is_not_there(name: str, message: str) -> None:
 def test_which_names_run_user_code() -> None:
     assert runs_user_code("own.nets:build")
     assert not any(runs_user_code(name) for name in (*MODELS, "wrn10-1"))
+
+
+def test_channel_statistics_are_torch_s() -> None:
+    x = torch.randint(0, 256, (2500, 3, 5, 4), dtype=torch.uint8, generator=torch.Generator().manual_seed(0))
+    pixels = x.double() / 255
+    mean, std = channel_statistics(x)
+    torch.testing.assert_close(mean, pixels.mean((0, 2, 3)))
+    torch.testing.assert_close(std, pixels.std((0, 2, 3)))

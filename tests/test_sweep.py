@@ -97,6 +97,9 @@ BAD = {
     "unknown attack": ('methods = ["wat"]\nattacks = "pdg-20"', "unknown attack 'pdg-20'"),
     "attacks as a list": ('methods = ["wat"]\nattacks = ["pgd-20"]', "attacks = ['pgd-20']"),
     "not TOML": ("methods = [", "is not valid TOML"),
+    "nested without end": ("seeds = " + 3000 * "[" + 3000 * "]", "is not valid TOML"),
+    "a number without end": ("seeds = [" + 10_000 * "1" + "]", "is not valid TOML"),
+    "a file without end": ("# " + 40_000 * "a", "at most 32768 are read"),
     "code of one's own": ('methods = ["wat"]\n[set]\nmodel = "mine:make"', "pass --allow-code"),
     "data that is not there": ('methods = ["wat"]\n[set]\ndata = "npz:no.npz"', "no.npz"),
 }
@@ -111,6 +114,12 @@ def test_a_bad_file_is_one_line_and_nothing_is_written(case: str, tmp_path: Path
     assert fragment in str(caught.value)
     assert "\n" not in str(caught.value)
     assert [path.name for path in tmp_path.iterdir()] == ["sweep.toml"]
+
+
+def test_a_pipe_is_not_waited_for(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "sweep.toml")
+    with pytest.raises(UserError, match="is not a file"):
+        read_sweep(tmp_path / "sweep.toml")
 
 
 def test_recipes_of_one_name_would_share_a_folder(tmp_path: Path) -> None:

@@ -40,7 +40,7 @@ from worstclass.reproduce import FIGURES, FORMATS, TABLES, draw_figure, make_tab
 from worstclass.runs import open_run
 from worstclass.subjects import CARD, OUTCOMES, Subject, model_subject, run_subject
 from worstclass.sweep import RESULTS
-from worstclass.team import follows, joined
+from worstclass.team import follows, joined, team_size
 from worstclass.theory import certificate_lines
 from worstclass.types import Norm
 
@@ -67,6 +67,8 @@ def root(
     context: typer.Context, version: Annotated[bool, typer.Option("--version", help="print the version")] = False
 ) -> None:
     """Train, attack and measure classifiers whose weakest class must hold."""
+    if team_size() > 1 and context.invoked_subcommand not in ("train", "evaluate"):
+        raise UserError("several processes can train and evaluate together, and nothing else: leave torchrun out.")
     if version:
         say(worstclass.__version__)
     elif context.invoked_subcommand is None:

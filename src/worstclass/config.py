@@ -25,7 +25,7 @@ Method = Literal["natural", "pgd-at", "trades", "fixed", "wat", "frl-rw", "frl-r
 Select = Literal["worst-accuracy", "worst-loss", "average", "last"]
 ObjectiveName = Literal["natural", "pgd-at", "trades"]
 Model = TypeVar("Model", bound=BaseModel)
-MAX_RECIPE = 2**15  # bytes; a key of n dots costs n * n to read
+MAX_RECIPE = 2**15  # bytes of a recipe or a sweep; a key of n dots costs n * n to read
 
 
 def parse_number(value: object) -> object:
@@ -188,7 +188,12 @@ def read_recipe(recipe: str) -> dict[str, Any]:
     else:
         hint = str(unknown("recipe", recipe, recipe_names())).split(" Allowed:")[0]
         raise UserError(f"{hint} `worstclass recipes` lists the shipped ones; a path to a TOML file works too.")
-    with clean_errors(f"{recipe} is not valid TOML"):
+    return parse_toml(text, recipe)
+
+
+def parse_toml(text: str, where: object) -> dict[str, Any]:
+    """TOML as Python values, or one line that says what is wrong with it."""
+    with clean_errors(f"{where} is not valid TOML"):
         return tomllib.loads(text)
 
 

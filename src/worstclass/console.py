@@ -21,7 +21,7 @@ from worstclass.report import Result, rich_table
 from worstclass.report.results import attack_title
 from worstclass.report.tables import number, percent
 from worstclass.runs import RECIPE, Run, open_run, train_run
-from worstclass.subjects import PROGRESS, Subject, evaluate_subject
+from worstclass.subjects import PART, PROGRESS, Subject, evaluate_subject
 from worstclass.team import ALONE, Team, follows
 from worstclass.train.engine import Engine
 
@@ -129,6 +129,7 @@ def evaluate_with_progress(subject: Subject, names: list[str], folder: Path, **o
             return evaluate_subject(subject, names, folder, notify=notify, **options)
     except KeyboardInterrupt:
         kept = f" The same command goes on from {folder / PROGRESS}." if (folder / PROGRESS).is_file() else ""
+        kept = " The same command goes on where it was." if list(folder.glob(PART.format("*", "*"))) else kept
         say(f"\nStopped.{kept}")
         raise typer.Exit(130) from None
 

@@ -12,7 +12,7 @@ from torch import Tensor
 from worstclass.attacks import APGD, PGD, Breaker, Ensemble
 from worstclass.attacks.ball import distance
 from worstclass.attacks.ensemble import NATURAL_ERROR, STANDING
-from worstclass.attacks.lanes import predict
+from worstclass.attacks.lanes import predict, refuse_nan
 from worstclass.attacks.view import Passes, Strict, View, recorded, search_view
 from worstclass.data import Images, to_float
 from worstclass.errors import AttackError, UserError
@@ -184,17 +184,17 @@ class _Trial:
 
     def _record(self, name: str, attack: BallAttack, predicted: Ints, rows: Ints, x: Tensor, x_adv: Tensor) -> None:
         check_inside(x, x_adv, attack, name)
-        predicted[rows] = _numpy(_checked(predict(self.model, x_adv), name).argmax(1))
+        predicted[rows] = _numpy(refuse_nan(predict(self.model, x_adv), f"images of '{name}'").argmax(1))
 
-    def check_around(self, name: str, attack: BallAttack) -> None:
-        """Try a random corner of the ball of each image: NaN has an argmax too, and would pass for a prediction."""
+    def check_around(self, attack: BallAttack) -> None:
+        """Try a random corner of the ball of each image: a model that returns NaN there is not worth an hour."""
         generator = torch.Generator().manual_seed(self.seed)
-        for rows in self.split(np.arange(len(self.images)), FORWARD_ONLY_ROWS * self.batch_size):
+        for rows in self.split(self.own, FORWARD_ONLY_ROWS * self.batch_size):
             x, _ = self.at(rows)
             step = attack.eps if attack.norm == "linf" else attack.eps / x[0].numel() ** 0.5
             signs = (2 * torch.randint(0, 2, x.shape, generator=generator) - 1).to(x)
             with torch.random.fork_rng([x.device] if x.device.type == "cuda" else []):  # a model may draw
-                _checked(predict(self.model, (x + step * signs).clamp(0, 1)), name)
+                refuse_nan(predict(self.model, (x + step * signs).clamp(0, 1)), "images near the clean ones")
 
 
 class _Elimination:
@@ -202,7 +202,7 @@ class _Elimination:
 
     def __init__(self, trial: _Trial, name: str, attack: Ensemble, natural: Ints, precision: Precision) -> None:
         self.trial, self.name, self.attack, self.precision = trial, name, attack, precision
-        trial.check_around(name, attack)
+        trial.check_around(attack)
         labels = trial.images.y.cpu().numpy()
         start = np.where(natural == labels, STANDING, NATURAL_ERROR)
         self.by = trial.progress.array(f"{name} {attack!r} by", start)
@@ -288,15 +288,6 @@ def _check_no_help(outcomes: Outcomes, name: str) -> None:
             f"attack '{name}' helps the model: accuracy {attacked:.4f} under attack, {clean:.4f} without. "
             "The gradients are likely masked, or the radius is too small to matter."
         )
-
-
-def _checked(logits: Tensor, name: str) -> Tensor:
-    """The logits, unless one of them is NaN."""
-    if bool(logits.isnan().any()):
-        raise UserError(
-            f"the model returns NaN on images near the clean ones, under '{name}': nothing can be measured."
-        )
-    return logits
 
 
 def _numpy(values: Tensor) -> Ints:

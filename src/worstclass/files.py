@@ -114,7 +114,7 @@ class Npz:
         with clean_errors(f"{path} is not a readable .npz file"):
             self._archive = zipfile.ZipFile(path)
         entries = self._archive.infolist()
-        self.names = sorted({entry.filename.removesuffix(".npy") for entry in entries})
+        self.names = list(dict.fromkeys(entry.filename.removesuffix(".npy") for entry in entries))
         total = sum(entry.file_size for entry in entries)
         if total > max(SMALL_ARCHIVE, MAX_RATIO * path.stat().st_size):
             self._archive.close()

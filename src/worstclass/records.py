@@ -28,6 +28,11 @@ class EngineRecord(Record):
     device: str
     deterministic: bool = False
     gpu: str = ""
+    processes: Count = 1
+
+
+class ResumedRecord(Record):
+    engine: EngineRecord
 
 
 class RunRecord(Record):
@@ -40,7 +45,7 @@ class RunRecord(Record):
     valid_images: Count
     data_digest: str
     engine: EngineRecord
-    resumed: list[dict[str, Any]] = []
+    resumed: list[ResumedRecord] = []
 
 
 class ValidRecord(Record):

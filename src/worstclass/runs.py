@@ -8,6 +8,7 @@ import time
 import warnings
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -29,6 +30,7 @@ from worstclass.train import EpochRecord, State, fit, new_state
 from worstclass.train.checkpoint import load_state, load_tensors, load_weights, save_state, save_tensors, section
 from worstclass.train.distributed import follow_leader
 from worstclass.train.engine import Engine
+from worstclass.train.work import check_batch
 
 RECIPE, ABOUT, LOG = "recipe.toml", "run.json", "log.jsonl"
 MAX_LOG = 2**28  # bytes: a thousand classes for a thousand epochs
@@ -112,9 +114,26 @@ def build_model(config: Config, num_classes: int, in_channels: int, train: Image
         return model
     if train is None:
         return Normalized(model, [0.0] * in_channels, [1.0] * in_channels)
-    pixels = to_float(train.x).double()
-    std = pixels.std((0, 2, 3)).clamp_min(1e-6)
-    return Normalized(model, pixels.mean((0, 2, 3)).tolist(), std.tolist())
+    mean, std = channel_statistics(train.x)
+    return Normalized(model, mean.tolist(), std.clamp_min(1e-6).tolist())
+
+
+def channel_statistics(x: Tensor, rows: int = 1000) -> tuple[Tensor, Tensor]:
+    """Mean and standard deviation of each channel of uint8 images in [0, 1], some rows at a time."""
+    values = torch.arange(256, dtype=torch.float64) / 255
+    counts = torch.stack(
+        [
+            sum(
+                (part[:, c].reshape(-1).bincount(minlength=256) for part in x.split(rows)),
+                torch.zeros(256, dtype=torch.int64),
+            )
+            for c in range(x.shape[1])
+        ]
+    )
+    total = counts[0].sum()
+    mean = counts.double() @ values / total
+    var = (counts * (values - mean[:, None]) ** 2).sum(1) / (total - 1)
+    return mean, var.sqrt()
 
 
 def check_classifier(model: nn.Module, images: Images, num_classes: int, name: str) -> None:
@@ -157,8 +176,8 @@ def train_run(
     after the last checkpoint is made again. A damaged checkpoint is found by its digest, and the one before it taken. A
     folder that another process trains in is refused. `on_step(epoch, step, steps)` and `on_epoch(record)` watch, and
     `on_fallback(line)` hears what was taken in the place of something else. Images of more than `data_limit` bytes stay
-    in host memory, as `fit` says. Every process of a `team` calls this with
-    the same arguments; the leader alone touches the folder, and watches.
+    in host memory, as `fit` says. Every process of a `team` calls this with the same arguments; the leader alone
+    touches the folder, and watches.
     """
     refuse_code(config, allow_code)
     if not resume and team.leads:
@@ -185,19 +204,11 @@ def train_run(
     state = new_state(model, strategy, plan, device)
     same = json.dumps([to_toml(config), about["data_digest"], asdict(engine), resume])
     team.check_same(same, "the processes were not started alike: their recipes, data or options differ.")
+    check_batch(plan.batch_size_for(len(train)), team)
+    train_on = partial(fit, state, train, valid, objective, plan, engine=engine, team=team, data_limit=data_limit)
     if not team.leads:
         follow_leader(state, team)
-        for _ in fit(
-            state,
-            train,
-            valid,
-            objective,
-            plan,
-            engine=engine,
-            team=team,
-            data_limit=data_limit,
-            on_fallback=lambda _: None,
-        ):
+        for _ in train_on():
             pass
         return Run(out, config, about)
     keeper = _Keeper(out, state, 60 * checkpoint_minutes)
@@ -208,7 +219,7 @@ def train_run(
             about = keeper.restore(about, on_fallback)
             before = [about, *about.get("resumed", [])][-1]["engine"].get("processes", 1)
             if before != team.size:
-                on_fallback(f"{before} process(es) trained this run, {team.size} go on: the same run up to rounding.")
+                on_fallback(f"{before} process(es) trained this run, {team.size} go on: the same run but for rounding.")
             if state.epoch < plan.epochs:
                 note = {
                     "epoch": state.epoch + 1,
@@ -239,18 +250,7 @@ def train_run(
         if not fits(train, torch.device(device), data_limit):
             size = train.x.nbytes / 2**30
             on_fallback(f"the training images ({size:.3g} GiB) stay in host memory, and are fetched a batch ahead.")
-        for record in fit(
-            state,
-            train,
-            valid,
-            objective,
-            plan,
-            engine=engine,
-            team=team,
-            data_limit=data_limit,
-            on_step=after_step,
-            on_fallback=fall_back,
-        ):
+        for record in train_on(on_step=after_step, on_fallback=fall_back):
             improved = keeper.select(record.epoch, selection_score(config.select, record.valid, record.epoch))
             line = describe(record) | {"selected": improved}
             _append_log(out / LOG, line)

@@ -180,6 +180,10 @@ def evaluate_subject(
         write_json(out / CARD, card)
         team.wait()
         progress.clear()
+        ours = {PART.format(rank, team.size) for rank in range(team.size)}
+        for left in out.glob(PART.format("*", "*")):  # by another number of processes, which was stopped
+            if left.name not in ours:
+                left.unlink(missing_ok=True)
         if checks:  # what has been measured is on disk by now
             checked = check_attacks(
                 model,

@@ -5,6 +5,7 @@ import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+from datetime import timedelta
 from typing import TypeVar
 
 import torch
@@ -15,7 +16,8 @@ from worstclass.errors import AttackError, TeamError, TrainingError, UserError
 from worstclass.rng import Rows
 
 T = TypeVar("T")
-LOST = ("gloo", "NCCL", "ncclUnhandled", "Connection", "Broken pipe", "TCPStore", "process group")
+LOST = ("gloo", "NCCL", "TCPStore")  # in what torch raises when a process is gone
+PATIENCE = timedelta(days=1)  # of a process that is done with its part of an evaluation
 
 
 @dataclass(frozen=True)
@@ -64,12 +66,17 @@ class Team:
         return there.to(values.device)
 
     def first_here(self, work: Callable[[], T]) -> T:
-        """Let one process of each machine do the work before the others there: a download then happens once."""
+        """Let the leader do the work first, then one process of each other machine, then the rest: a download then
+        happens once on each machine, or once in all where they share their storage."""
         if self.alone:
             return work()
-        result = work() if self.local_rank == 0 else None
-        self.wait()
-        return work() if result is None else result
+        turn = 0 if self.leads else 1 if self.local_rank == 0 else 2
+        for _ in range(turn):
+            self.wait()
+        result = work()
+        for _ in range(turn, 2):
+            self.wait()
+        return result
 
     def wait(self) -> None:
         """Until every process is here."""
@@ -88,7 +95,8 @@ ALONE = Team()
 
 def team_size() -> int:
     """How many processes torchrun has started; 1 without it."""
-    return int(os.environ.get("WORLD_SIZE", "1"))
+    words = [os.environ.get(name, "") for name in ("WORLD_SIZE", "RANK", "MASTER_ADDR")]
+    return int(words[0]) if all(words) and words[0].isdecimal() else 1
 
 
 def follows() -> bool:
@@ -108,7 +116,11 @@ def joined(device: torch.device) -> Iterator[Team]:
     on_gpu = device.type == "cuda"
     if on_gpu:
         torch.cuda.set_device(device)
-    dist.init_process_group("nccl" if on_gpu else "gloo", device_id=device if on_gpu else None)
+    backend = "nccl" if on_gpu else "gloo"
+    try:
+        dist.init_process_group(backend, device_id=device if on_gpu else None, timeout=PATIENCE)
+    except (RuntimeError, ValueError) as error:
+        raise TeamError(f"the processes of the job have not met: {str(error).splitlines()[0]}.") from error
     team = Team(dist.get_rank(), dist.get_world_size(), int(os.environ.get("LOCAL_RANK", "0")), device, alone=False)
     try:
         yield team

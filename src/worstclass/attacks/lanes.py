@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from worstclass.attacks.ball import column
+from worstclass.errors import UserError
 from worstclass.rng import PerSample
 from worstclass.types import Classifier
 
@@ -58,7 +59,7 @@ class Hunt:
         if len(claims) == 0:
             return lanes
         images, sample = lanes["fooling"][claims], lanes["sample"][claims]
-        predicted = predict(self.judge, images).argmax(1)
+        predicted = refuse_nan(predict(self.judge, images), "attacked images").argmax(1)
         holds = predicted != self.y[sample]
         lanes["found"][claims] = False
         images, sample, predicted = images[holds], sample[holds], predicted[holds]
@@ -120,6 +121,13 @@ def select(lanes: Lanes, keep: Tensor) -> Lanes:
     """The lanes of a mask."""
     rows = keep.nonzero().squeeze(1)
     return lanes if len(rows) == len(keep) else {name: values[rows] for name, values in lanes.items()}
+
+
+def refuse_nan(logits: Tensor, where: str) -> Tensor:
+    """The logits, unless one of them is NaN: it has an argmax too, and would pass for a prediction."""
+    if bool(logits.isnan().any()):
+        raise UserError(f"the model returns NaN on {where}: nothing can be measured.")
+    return logits
 
 
 @torch.no_grad()

@@ -6,6 +6,8 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
+from worstclass.errors import UserError
+
 
 class _Sum(torch.autograd.Function):
     """The sum over all processes. Its gradient is one too, because the loss is the sum of theirs."""
@@ -71,7 +73,7 @@ class SyncedBatchNorm3d(_Synced, nn.BatchNorm3d):
     """`nn.BatchNorm3d` over all processes' images."""
 
 
-SYNCED: dict[type[nn.Module], type[nn.Module]] = {
+SYNCED: dict[type[nn.modules.batchnorm._BatchNorm], type[_Synced]] = {
     nn.BatchNorm1d: SyncedBatchNorm1d,
     nn.BatchNorm2d: SyncedBatchNorm2d,
     nn.BatchNorm3d: SyncedBatchNorm3d,
@@ -79,6 +81,16 @@ SYNCED: dict[type[nn.Module], type[nn.Module]] = {
 
 
 def sync_norms(model: nn.Module) -> None:
-    """Let every BatchNorm of a model see the whole batch, in place: parameters, buffers and names stay."""
-    for module in model.modules():
-        module.__class__ = SYNCED.get(type(module), type(module))
+    """Let every BatchNorm of a model see the whole batch, in place: parameters, buffers and names stay.
+
+    One of another kind than torch's own, or without running statistics, would silently see its process's part: it is
+    refused.
+    """
+    for name, module in model.named_modules():
+        if not isinstance(module, nn.modules.batchnorm._BatchNorm) or isinstance(module, nn.SyncBatchNorm):
+            continue
+        kind = type(module)
+        if module.running_mean is None or kind not in (*SYNCED, *SYNCED.values()):
+            what = f"is a {kind.__name__}" if module.running_mean is not None else "keeps no running statistics"
+            raise UserError(f"layer '{name}' {what}: several processes cannot train such a BatchNorm as one.")
+        module.__class__ = SYNCED.get(kind, kind)

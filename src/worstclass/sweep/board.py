@@ -13,7 +13,7 @@ from rich.table import Table
 from rich.text import Text
 
 from worstclass.console import wide_console
-from worstclass.errors import UserError
+from worstclass.errors import UserError, visible
 from worstclass.report.results import attack_title
 from worstclass.runs import LOG, RECIPE, open_run
 from worstclass.sweep.jobs import Failure
@@ -63,7 +63,7 @@ class Row:
         self.state = "evaluating" if "evaluate" in begun else f"training epoch {self.epoch}"
 
     def cells(self) -> list[str]:
-        return [self.job.name, self.title, self.valid, self.minutes]
+        return [visible(self.job.name), visible(self.title), self.valid, self.minutes]
 
     def _look(self) -> int:
         """Read its log; gives how many epochs have ended. A file that is just being written is read the next time."""
@@ -136,7 +136,7 @@ class Board:
                 kind = row.title.replace(row.epoch, "")  # a line an epoch for each of many runs is nothing to read
                 if self._said.get(name, "waiting") != kind:
                     self._said[name] = kind
-                    line = f"{name}: {row.title}" + (f" (validation {row.valid})" if row.valid else "")
+                    line = visible(f"{name}: {row.title}") + (f" (validation {row.valid})" if row.valid else "")
                     self._console.print(line, highlight=False, soft_wrap=True, markup=False)
 
     def _table(self) -> Table:
@@ -157,7 +157,7 @@ def print_results(results: Mapping[str, Any]) -> None:
         state = line["state"] if line["state"] == "done" else f"failed: {line['reason']}"
         found = [line["results"].get(name) for name in attacks]
         cells = ["" if f is None else f"{100 * f['average']:.1f} / {100 * f['worst']:.1f}" for f in found]
-        table.add_row(*(Text(cell) for cell in (line["name"], state, *cells)))  # names are not markup
+        table.add_row(*(Text(visible(cell)) for cell in (line["name"], state, *cells)))  # names are not markup
     wide_console().print(table)
     if attacks and any(each["seeds"] > 1 for each in results["summary"]):
         caption = "average / worst class %, mean ± standard deviation over seeds"
@@ -165,7 +165,7 @@ def print_results(results: Mapping[str, Any]) -> None:
         for each in results["summary"]:
             found = [each["results"].get(name) for name in attacks]
             cells = ["" if f is None else f"{_spread(f['average'])} / {_spread(f['worst'])}" for f in found]
-            table.add_row(*(Text(cell) for cell in (each["group"], str(each["seeds"]), *cells)))
+            table.add_row(*(Text(visible(cell)) for cell in (each["group"], str(each["seeds"]), *cells)))
         wide_console().print(table)
 
 

@@ -1,6 +1,5 @@
 """A sweep file, and the jobs it comes to: recipes or methods x eta x seeds, a run folder for each."""
 
-import tomllib
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -8,8 +7,19 @@ from typing import Annotated, Any
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
-from worstclass.config import Config, Method, Positive, Whole, make_config, read_recipe, validate
+from worstclass.config import (
+    MAX_RECIPE,
+    Config,
+    Method,
+    Positive,
+    Whole,
+    make_config,
+    parse_toml,
+    read_recipe,
+    validate,
+)
 from worstclass.errors import UserError
+from worstclass.files import read_text
 
 
 class Sweep(BaseModel):
@@ -60,13 +70,7 @@ class Job:
 
 def read_sweep(path: Path) -> Sweep:
     """The sweep in a TOML file, or one line that says what is wrong with it."""
-    try:
-        values = tomllib.loads(path.read_text())
-    except (OSError, UnicodeDecodeError) as error:
-        raise UserError(f"cannot read {path}: {error}.") from error
-    except tomllib.TOMLDecodeError as error:
-        raise UserError(f"{path} is not valid TOML: {error}.") from error
-    return validate(Sweep, values, str(path))
+    return validate(Sweep, parse_toml(read_text(path, MAX_RECIPE), path), str(path))
 
 
 def expand(sweep: Sweep, out: Path) -> list[Job]:

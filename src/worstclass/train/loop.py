@@ -155,7 +155,7 @@ def _run_epoch(
             step.generator.manual_seed(rng.derive_seed(plan.seed, "train", epoch, number))
             work.take(index)
             if number % HEALTH_INTERVAL == 0 or number == steps:
-                complaint = step.health.complaint()
+                complaint = step.health.complaint(step.team)
                 if complaint:
                     raise TrainingError(f"epoch {epoch}, {complaint}.")
             state.step, state.seconds = number, time.perf_counter() - started

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from worstclass.attacks import PGD
 from worstclass.data import Augment, Images, to_float
-from worstclass.stats import ClassStats
+from worstclass.stats import COLUMNS, ClassStats
 from worstclass.team import ALONE, Team
 from worstclass.types import Classifier, ClassWeights, Losses, Objective
 
@@ -89,6 +89,9 @@ class ValidStep:
     def __call__(self, index: Tensor) -> None:
         own = index[self.team.share(len(index))]
         y = self.data.y[own]
+        if len(own) == 0:  # a last batch with fewer images than processes; not every model takes none
+            self.stats.add(y, **dict.fromkeys(COLUMNS, y))
+            return
         x = to_float(self.data.x[own]).contiguous(memory_format=self.memory_format)
         source = self.team.draws(self.generator, len(index))
         with self.context(x.device):
@@ -136,9 +139,19 @@ class Health:
         self._bad_norm.copy_(torch.where(bad, self._norm, self._bad_norm))
         self._norm.copy_(self._weight_norm())
 
-    def complaint(self) -> str | None:
-        """What went wrong in this epoch, and why most likely; None if nothing did. Waits for the device."""
+    def complaint(self, team: Team = ALONE) -> str | None:
+        """What went wrong in this epoch, and why most likely; None if nothing did. Waits for the device.
+
+        The processes of a `team` must hold the same weights; their norms may differ by rounding, between machines.
+        """
         step = int(self._first_bad)
+        if step < 0 and not team.alone:
+            apart = ~torch.isclose(team.follow(self._norm), self._norm, rtol=1e-5)
+            if int(team.sum(apart.long())):
+                return (
+                    f"step {int(self._steps)}: the processes no longer hold the same weights. With several of them "
+                    "every step must use the same parameters: a model that leaves layers out cannot be trained so"
+                )
         if step < 0:
             return None
         if float(self._bad_norm) < 10 * float(self._start_norm):

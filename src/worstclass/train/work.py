@@ -7,6 +7,7 @@ from typing import NamedTuple
 
 import torch
 from torch import Tensor
+from torch.distributed import DistError
 
 from worstclass.data import Feed, Images, make_feed, to_float
 from worstclass.errors import UserError
@@ -48,8 +49,7 @@ def prepare(
     engine cannot take is left to the eager one."""
     device = next(state.model.parameters()).device
     batch_size = plan.batch_size_for(len(train))
-    if batch_size < team.size:
-        raise UserError(f"a batch of {batch_size} images cannot be split over {team.size} processes.")
+    check_batch(batch_size, team)
     _lay_out(state.model, engine)
     trained = shared(state.model, team)
     feed, valid_feed = (
@@ -61,13 +61,21 @@ def prepare(
     except UserError:
         raise
     except Exception as error:  # compilers and captures fail in many ways
-        if not engine.fast:
+        if not engine.fast or isinstance(error, DistError):
             raise
         reason = (str(error).splitlines() or [type(error).__name__])[0].rstrip(".")
+        if not team.alone:  # another process may have taken it, and would wait for this one's next exchange
+            raise UserError(f"the fast engine cannot take this model ({reason}): use --engine eager.") from error
         on_fallback(f"the fast engine cannot take this model ({reason}): going on with the eager one.")
         engine = replace(engine, fast=False)
         _lay_out(state.model, engine)
         return _prepare(state, trained, feed, valid_feed, objective, plan, engine, team)
+
+
+def check_batch(batch_size: int, team: Team) -> None:
+    """Raise unless each process of a team has a share of a batch."""
+    if batch_size < team.size:
+        raise UserError(f"a batch of {batch_size} images cannot be split over {team.size} processes.")
 
 
 def _lay_out(model: Classifier, engine: Engine) -> None:
