@@ -94,7 +94,7 @@ def test_a_run_remembers_its_engine(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     app(["train", "r.toml", "--out", "run"], standalone_mode=False)
     about = open_run(tmp_path / "run").about
     machine = {"device": "cpu", "threads": torch.get_num_threads()}
-    assert about["engine"] == {"fast": False, "precision": "fp32", "deterministic": False} | machine
+    assert about["engine"] == {"fast": False, "precision": "fp32", "deterministic": False, "processes": 1} | machine
     write_json(tmp_path / "run" / "run.json", about | {"engine": about["engine"] | {"precision": "tf32"}})
     with pytest.raises(UserError, match="'tf32' needs a GPU"):
         app(["train", "--resume", "run"], standalone_mode=False)

@@ -30,10 +30,20 @@ from worstclass.console import (
     tensorboard_writer,
     train_with_progress,
 )
-from worstclass.errors import AttackError, TeamError, TrainingError, UserError, choose, visible
+from worstclass.errors import AttackError, TeamError, TrainingError, UserError, choose, visible, what_failed
 from worstclass.files import write_atomic, write_json
 from worstclass.models import runs_user_code
-from worstclass.options import AllowCode, DataDir, Device, Search, pick_device, pick_engine, pick_search, radius
+from worstclass.options import (
+    AllowCode,
+    DataDir,
+    Device,
+    Search,
+    as_started,
+    pick_device,
+    pick_engine,
+    pick_search,
+    radius,
+)
 from worstclass.report import headline, load_results, write_report
 from worstclass.report.figures import save_figure
 from worstclass.reproduce import FIGURES, FORMATS, TABLES, draw_figure, make_table, render
@@ -114,9 +124,9 @@ def train(
             raise UserError("--resume continues a run as it was started: it takes no --set and no --out.")
         run = open_run(resume)
         config, folder = run.config, resume
-        engine = engine or ("fast" if run.about["engine"]["fast"] else "eager")  # as it was started
-        precision = precision or run.about["engine"]["precision"]
-        deterministic = deterministic or run.about["engine"].get("deterministic", False)
+        was_engine, was_precision, was_deterministic = as_started(run.about)
+        engine, precision = engine or was_engine, precision or was_precision
+        deterministic = deterministic or was_deterministic
     else:
         assert recipe is not None
         config = make_config(read_recipe(recipe) | chosen, "" if chosen else recipe)
@@ -379,7 +389,7 @@ def main() -> None:
     except UserError as error:
         _fail(str(error), 2)
     except OSError as error:
-        _fail(f"{error.filename}: {error.strerror}." if error.filename else str(error), 2)
+        _fail(what_failed(error), 2)
     except (TrainingError, AttackError, TeamError) as error:
         _fail(str(error), 1)
     except (KeyboardInterrupt, typer.Abort):

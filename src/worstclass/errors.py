@@ -45,6 +45,11 @@ def reason(error: BaseException) -> str:
     return text[:300].rstrip(". ") or type(error).__name__
 
 
+def what_failed(error: OSError) -> str:
+    """An error of the file system in one line."""
+    return f"{error.filename}: {error.strerror}." if error.filename else str(error)
+
+
 def unknown(kind: str, given: str, allowed: Iterable[str]) -> UserError:
     """The error for a name that is not one of `allowed`, with the nearest match."""
     names = list(allowed)

@@ -2,8 +2,9 @@
 
 import os
 import re
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated, get_args
+from typing import Annotated, Any, get_args
 
 import torch
 import typer
@@ -58,6 +59,12 @@ def pick_engine(
     if kind != "fp32" and not on_gpu:
         raise UserError(f"precision '{kind}' needs a GPU; a CPU trains in fp32.")
     return Engine(fast=fast, precision=kind, deterministic=deterministic)
+
+
+def as_started(about: Mapping[str, Any]) -> tuple[str, str, bool]:
+    """Engine, precision and whether deterministic, as a run was started: what `pick_engine` takes."""
+    how = about["engine"]
+    return "fast" if how["fast"] else "eager", how["precision"], how.get("deterministic", False)
 
 
 def pick_search(given: str | None, device: torch.device, *, ours: bool) -> Precision:

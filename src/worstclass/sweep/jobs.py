@@ -11,9 +11,9 @@ from worstclass.attacks import make_attack
 from worstclass.config import Config
 from worstclass.data import open_source
 from worstclass.data.sources import Notify
-from worstclass.errors import AttackError, TrainingError, UserError
+from worstclass.errors import AttackError, TrainingError, UserError, what_failed
 from worstclass.models import runs_user_code
-from worstclass.options import pick_device, pick_engine, pick_search
+from worstclass.options import as_started, pick_device, pick_engine, pick_search
 from worstclass.outcomes import NATURAL
 from worstclass.runs import LAST, RECIPE, SELECTED, Run, open_run, refuse_code, train_run
 from worstclass.subjects import CARD, evaluate_subject, load_card, run_subject
@@ -97,20 +97,14 @@ def run_job(config: Config, folder: Path, setup: Setup) -> None:
     if run is not None:
         refuse_other_recipe(run, config)
     if run is None or not is_trained(run):
-        if run is None:
-            engine = pick_engine(None, None, device, ours=ours)
-        else:  # as it was started
-            how = run.about["engine"]
-            kind = "fast" if how["fast"] else "eager"
-            exact = how.get("deterministic", False)
-            engine = pick_engine(kind, how["precision"], device, ours=ours, deterministic=exact)
+        engine, precision, deterministic = (None, None, False) if run is None else as_started(run.about)
         run = train_run(
             config,
             folder,
             resume=run is not None,
             data_dir=setup.data_dir,
             device=device,
-            engine=engine,
+            engine=pick_engine(engine, precision, device, ours=ours, deterministic=deterministic),
             checkpoint_minutes=setup.checkpoint_minutes,
             allow_code=setup.allow_code,
         )
@@ -127,7 +121,7 @@ def attempt(config: Config, folder: Path, setup: Setup) -> Failure | None:
     except (UserError, TrainingError, AttackError) as error:
         return Failure(str(error))
     except OSError as error:
-        return Failure(f"{error.filename}: {error.strerror}." if error.filename else str(error))
+        return Failure(what_failed(error))
     except Exception as error:  # a bug, or a device that gave up: one job of many
         return Failure(f"{type(error).__name__}: {(str(error).splitlines() or [''])[0]}", traceback.format_exc())
     return None
