@@ -19,7 +19,8 @@ from worstclass.config import Config, Method, make_config, recipe_names, to_toml
 from worstclass.data import sources
 from worstclass.data.cifar import CIFAR10
 from worstclass.errors import UserError
-from worstclass.runs import ABOUT, LAST, LOG, RECIPE, SELECTED, train_run
+from worstclass.keeper import ABOUT, LAST, LOG, SELECTED
+from worstclass.runs import RECIPE, train_run
 
 
 @dataclass(frozen=True)

@@ -25,9 +25,10 @@ from worstclass.cli import app
 from worstclass.config import make_config, to_toml
 from worstclass.data import open_source
 from worstclass.errors import UserError
+from worstclass.keeper import ABOUT, LAST, LOG
 from worstclass.models.synced import sync_norms
 from worstclass.outcomes import Outcomes
-from worstclass.runs import ABOUT, LAST, LOG, RECIPE, build_model, open_run, train_run
+from worstclass.runs import RECIPE, build_model, open_run, train_run
 from worstclass.subjects import OUTCOMES, evaluate_subject, run_subject
 from worstclass.team import Team, follows, team_size
 from worstclass.train import fit, new_state

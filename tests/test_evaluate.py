@@ -20,10 +20,11 @@ from worstclass.card import make_card
 from worstclass.data import Images, open_source
 from worstclass.errors import AttackError, UserError
 from worstclass.evaluate import Event, check_inside, evaluate
+from worstclass.keeper import ABOUT, SELECTED
 from worstclass.metrics import per_class_accuracy
 from worstclass.outcomes import Outcomes, Progress
 from worstclass.report import load_results
-from worstclass.runs import ABOUT, SELECTED, Run, fingerprint, open_run, train_run
+from worstclass.runs import Run, fingerprint, open_run, train_run
 from worstclass.subjects import CARD, OUTCOMES, PROGRESS, evaluate_subject, model_subject, run_subject
 from worstclass.train.checkpoint import load_tensors
 from worstclass.types import Norm

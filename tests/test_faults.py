@@ -18,7 +18,8 @@ from tiny import tiny_config, write_tiny_npz
 from worstclass.config import make_config, to_toml
 from worstclass.errors import UserError
 from worstclass.files import keep_previous, locked
-from worstclass.runs import LAST, LOG, PREVIOUS, RECIPE, SELECTED, open_run, train_run
+from worstclass.keeper import LAST, LOG, PREVIOUS, SELECTED
+from worstclass.runs import RECIPE, open_run, train_run
 from worstclass.subjects import evaluate_subject, run_subject
 
 

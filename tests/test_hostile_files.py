@@ -18,8 +18,9 @@ from tiny import GREY, picture, tiny_config, write_tiny_npz
 from worstclass.config import make_config, read_recipe
 from worstclass.data import open_source
 from worstclass.data.cifar import read_cifar, read_cifar_names
+from worstclass.keeper import ABOUT, LAST, LOG, SELECTED
 from worstclass.report import load_results
-from worstclass.runs import ABOUT, LAST, LOG, RECIPE, SELECTED, open_run, train_run
+from worstclass.runs import RECIPE, open_run, train_run
 from worstclass.subjects import CARD, OUTCOMES, PROGRESS, evaluate_subject, model_subject, run_subject
 from worstclass.train.checkpoint import load_tensors
 

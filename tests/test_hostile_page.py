@@ -16,8 +16,9 @@ from tiny import tiny_config, write_tiny_npz
 from worstclass.console import say
 from worstclass.errors import UserError
 from worstclass.files import write_json
+from worstclass.keeper import ABOUT
 from worstclass.report import figures, load_results, write_report
-from worstclass.runs import ABOUT, train_run
+from worstclass.runs import train_run
 from worstclass.subjects import CARD, OUTCOMES, evaluate_subject, run_subject
 
 EVIL = [

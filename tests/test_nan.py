@@ -13,8 +13,9 @@ from worstclass.attacks import make_attack
 from worstclass.data import Images, open_source
 from worstclass.errors import TrainingError, UserError
 from worstclass.evaluate import evaluate
+from worstclass.keeper import LAST, SELECTED
 from worstclass.models import SmallCNN
-from worstclass.runs import LAST, SELECTED, open_run, train_run
+from worstclass.runs import open_run, train_run
 from worstclass.subjects import CARD, OUTCOMES, evaluate_subject, model_subject, run_subject
 
 

@@ -15,7 +15,8 @@ from kills import kill_until_done
 from tiny import assert_same_run, tiny_config, write_tiny_npz
 from worstclass.config import Method, make_config, to_toml
 from worstclass.errors import UserError
-from worstclass.runs import LAST, LOG, RECIPE, SELECTED, open_run, train_run
+from worstclass.keeper import LAST, LOG, SELECTED
+from worstclass.runs import RECIPE, open_run, train_run
 from worstclass.train.checkpoint import load_tensors, save_tensors
 
 

@@ -17,8 +17,9 @@ from worstclass.config import MAX_RECIPE, make_config, to_toml
 from worstclass.data.folders import FORMATS, MAX_PIXELS
 from worstclass.errors import UserError
 from worstclass.files import MAX_RATIO, MAX_TEXT, SMALL_ARCHIVE
+from worstclass.keeper import MAX_LOG, SELECTED
 from worstclass.report import load_results, write_report
-from worstclass.runs import MAX_LOG, RECIPE, SELECTED, open_run, train_run
+from worstclass.runs import RECIPE, open_run, train_run
 from worstclass.subjects import evaluate_subject, model_subject, run_subject
 from worstclass.train.checkpoint import load_tensors, save_tensors
 

@@ -26,7 +26,8 @@ from worstclass import cli
 from worstclass.config import Config, to_toml
 from worstclass.errors import UserError
 from worstclass.files import locked, read_json
-from worstclass.runs import LAST, RECIPE, open_run, train_run
+from worstclass.keeper import LAST
+from worstclass.runs import RECIPE, open_run, train_run
 from worstclass.subjects import CARD, OUTCOMES, evaluate_subject, run_subject
 from worstclass.sweep import RESULTS, Failure, Job, Setup, Sweep, board, expand, jobs, ray_is_installed, read_sweep
 from worstclass.sweep.results import summarize

@@ -15,9 +15,10 @@ from worstclass.attacks import PGD, trades_attack
 from worstclass.config import Config, Method
 from worstclass.data import Augment, Images, epoch_order, open_source, split_validation, to_float
 from worstclass.errors import TrainingError
+from worstclass.keeper import LAST, SELECTED, Keeper
 from worstclass.models import SmallCNN, make_model
 from worstclass.objectives import Natural, Trades
-from worstclass.runs import LAST, SELECTED, _Keeper, open_run, selection_score, train_run
+from worstclass.runs import open_run, selection_score, train_run
 from worstclass.stats import ClassStats
 from worstclass.strategies import WAT, uniform
 from worstclass.train import Plan, fit, new_state
@@ -280,7 +281,7 @@ def test_a_frozen_infinity_is_saved_and_weights_that_are_not_finite_are_an_error
     assert (run.folder / LAST).is_file()
     assert (run.folder / SELECTED).is_file()
     state = new_state(Masked(), uniform(3), plan())
-    keeper = _Keeper(tmp_path, state, 0.0)
+    keeper = Keeper(tmp_path, state, 0.0)
     with torch.no_grad():
         next(each for each in state.model.parameters() if each.requires_grad).fill_(torch.nan)
     keeper.save_if_due()

@@ -8,7 +8,7 @@ import numpy as np
 from PIL import Image
 
 from worstclass.config import Config, make_config
-from worstclass.runs import LAST, LOG, SELECTED
+from worstclass.keeper import LAST, LOG, SELECTED
 
 SIZE = 8
 GREY = np.random.default_rng(0).integers(0, 256, (12, 8, 9), dtype=np.uint8)

@@ -1,10 +1,8 @@
 """A run on disk: its recipe, its log, its checkpoints; how it is started, continued and opened again."""
 
-import contextlib
 import hashlib
 import json
 import os
-import time
 import warnings
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
@@ -19,22 +17,21 @@ from worstclass.card import versions
 from worstclass.config import Config, make_config, read_recipe, to_toml
 from worstclass.data import Images, fits, open_source, split_validation, to_float
 from worstclass.data.sources import Notify
-from worstclass.errors import TrainingError, UserError
-from worstclass.files import keep_previous, locked, parse_json, read_json, read_text, write_atomic, write_json
+from worstclass.errors import UserError
+from worstclass.files import locked, parse_json, read_text, write_atomic, write_json
+from worstclass.keeper import ABOUT, LAST, LOG, MAX_LOG, SELECTED, Keeper, read_about
 from worstclass.models import Normalized, make_model, runs_user_code
-from worstclass.records import LogRecord, RunRecord, check_record
+from worstclass.records import LogRecord, check_record
 from worstclass.stats import ClassStats
 from worstclass.strategies.hedge import class_costs
 from worstclass.team import ALONE, Team
-from worstclass.train import EpochRecord, State, fit, new_state
-from worstclass.train.checkpoint import load_state, load_tensors, load_weights, save_state, save_tensors, section
+from worstclass.train import EpochRecord, fit, new_state
+from worstclass.train.checkpoint import load_tensors, load_weights, section
 from worstclass.train.distributed import follow_leader
 from worstclass.train.engine import Engine
 from worstclass.train.work import check_batch
 
-RECIPE, ABOUT, LOG = "recipe.toml", "run.json", "log.jsonl"
-MAX_LOG = 2**28  # bytes: a thousand classes for a thousand epochs
-LAST, PREVIOUS, SELECTED = "last.safetensors", "previous.safetensors", "selected.safetensors"
+RECIPE = "recipe.toml"
 
 
 @dataclass(frozen=True)
@@ -91,14 +88,6 @@ def open_run(folder: Path) -> Run:
         raise UserError(f"{folder} is not a run folder: it has no {RECIPE}.")
     config = make_config(read_recipe(str(folder / RECIPE)), str(folder / RECIPE))
     return Run(folder, config, read_about(folder))
-
-
-def read_about(folder: Path) -> dict[str, Any]:
-    """What a run says of itself."""
-    about = check_record(RunRecord, read_json(folder / ABOUT), folder / ABOUT)
-    if about["num_classes"] != len(about["class_names"]):
-        raise UserError(f"{folder / ABOUT} is damaged: {about['num_classes']} classes have other names than that.")
-    return about
 
 
 def refuse_code(config: Config, allow_code: bool) -> None:
@@ -211,7 +200,7 @@ def train_run(
         for _ in train_on():
             pass
         return Run(out, config, about)
-    keeper = _Keeper(out, state, 60 * checkpoint_minutes)
+    keeper = Keeper(out, state, 60 * checkpoint_minutes)
     out.mkdir(parents=True, exist_ok=True)
     with locked(out, "train"):
         if resume:
@@ -258,77 +247,6 @@ def train_run(
             if on_epoch:
                 on_epoch(line)
     return Run(out, config, about)
-
-
-class _Keeper:
-    """Keeps a run on disk: its state, with the weights of the epoch selected so far in the same file."""
-
-    def __init__(self, out: Path, state: State, interval: float) -> None:
-        self._out, self._state, self._interval = out, state, interval
-        self._best: dict[str, Any] | None = None
-        self._weights: dict[str, Tensor] = {}
-        self._written: dict[str, Any] | None = None  # the selected epoch on disk
-        self._saved = time.monotonic()
-
-    def select(self, epoch: int, score: list[float]) -> bool:
-        """Remember the weights of now if no epoch was better."""
-        if self._best is not None and score <= self._best["score"]:
-            return False
-        self._best = {"epoch": epoch, "score": score}
-        self._weights = {name: tensor.clone() for name, tensor in self._state.model.state_dict().items()}
-        return True
-
-    def save_if_due(self, *, at_once: bool = False) -> None:
-        """The selected weights first: a run whose state is final has them. Weights that are not finite are not kept."""
-        if time.monotonic() - self._saved < self._interval and not at_once:
-            return
-        trained = [parameter for parameter in self._state.model.parameters() if parameter.requires_grad]
-        if not all(bool(parameter.isfinite().all()) for parameter in trained):
-            if at_once:
-                raise TrainingError("the weights are not finite at the end of the run: its last checkpoint is kept.")
-            return
-        self._write_selected()
-        more = {f"selected.{name}": tensor for name, tensor in self._weights.items()}
-        keep_previous(self._out / LAST, self._out / PREVIOUS)
-        save_state(self._out / LAST, self._state, {"best": self._best}, more)
-        self._saved = time.monotonic()
-
-    def restore(self, about: dict[str, Any], tell: Callable[[str], None]) -> dict[str, Any]:
-        """Load the last checkpoint, if there is one, and cut the log to it; returns what the run says of itself.
-
-        Where the last one is damaged, the one before it is taken, and `tell` hears of it.
-        """
-        out, state = self._out, self._state
-        before = read_about(out)
-        if before["data_digest"] != about["data_digest"]:
-            raise UserError(f"{out} was trained on other data than this; nothing was changed.")
-        checkpoints = [out / name for name in (LAST, PREVIOUS) if (out / name).is_file()]
-        if checkpoints:
-            try:
-                tensors, header = load_state(checkpoints[0], state)
-            except UserError as error:
-                if len(checkpoints) == 1:
-                    raise
-                tensors, header = load_state(checkpoints[1], state)
-                tell(f"{error} Going on from the checkpoint before it.")
-            self._best, self._weights = header.get("best"), section(tensors, "selected")
-            with contextlib.suppress(UserError):  # absent or damaged, it is written anew
-                self._written = load_tensors(out / SELECTED)[1]
-            self._write_selected()
-        if (out / LOG).is_file() or state.epoch:
-            lines = read_text(out / LOG, MAX_LOG).splitlines()[: state.epoch] if (out / LOG).is_file() else []
-            if len(lines) < state.epoch:
-                raise UserError(
-                    f"{out / LOG} has {len(lines)} lines, the checkpoint is of epoch {state.epoch}: the log is damaged."
-                )
-            write_atomic(out / LOG, "".join(line + "\n" for line in lines).encode())
-        return before
-
-    def _write_selected(self) -> None:
-        if self._best is not None and self._best != self._written and self._weights:
-            weights = {f"model.{name}": tensor for name, tensor in self._weights.items()}
-            save_tensors(self._out / SELECTED, weights, self._best)
-            self._written = self._best
 
 
 def _describe_device(device: torch.device) -> dict[str, Any]:

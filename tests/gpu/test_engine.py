@@ -12,9 +12,10 @@ from worstclass.attacks import pgd, trades_attack
 from worstclass.config import Method, make_config
 from worstclass.data import Images
 from worstclass.execution import no_waiting
+from worstclass.keeper import LAST, SELECTED
 from worstclass.models import make_model
 from worstclass.objectives import Natural
-from worstclass.runs import LAST, SELECTED, open_run, train_run
+from worstclass.runs import open_run, train_run
 from worstclass.train.engine import Captured, Engine
 from worstclass.train.state import new_state
 from worstclass.train.work import Work, prepare

@@ -9,7 +9,8 @@ import torch
 import torch.distributed as dist
 
 from tiny import tiny_config, write_tiny_npz
-from worstclass.runs import LAST, train_run
+from worstclass.keeper import LAST
+from worstclass.runs import train_run
 from worstclass.team import ALONE, Team
 from worstclass.train.checkpoint import load_tensors
 from worstclass.train.engine import Engine

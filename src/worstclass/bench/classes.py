@@ -1,6 +1,5 @@
 """What it costs to keep books by class: weights by class and the class table, as a share of a training step."""
 
-import time
 from collections.abc import Callable
 from typing import NamedTuple
 
@@ -8,8 +7,8 @@ import torch
 from torch import Tensor
 
 from worstclass.attacks import PGD, trades_attack
+from worstclass.bench.timing import seconds
 from worstclass.data import Images
-from worstclass.execution import wait
 from worstclass.models import make_model
 from worstclass.objectives import Trades
 from worstclass.stats import ClassStats
@@ -72,16 +71,9 @@ def bench_classes(
         torch.autograd.grad(weights.reduce(losses, y), [natural, robust])
         tally(stats, losses, y)
 
-    def seconds(work: Callable[[Tensor], None], times: int) -> float:
-        for _ in range(2):
-            work(index)
-        wait(device)
-        started = time.perf_counter()
-        for _ in range(times):
-            work(index)
-        wait(device)
-        return (time.perf_counter() - started) / times
+    def time(work: Callable[[Tensor], None], times: int) -> float:
+        return seconds(lambda: work(index), times, device)[0]
 
     source = torch.Generator(device)
     books, none = (engine.prepare(work, [batch_size], [], source) for work in (by_class, plain))
-    return Books(num_classes, seconds(take, steps), seconds(books, 100 * steps) - seconds(none, 100 * steps))
+    return Books(num_classes, time(take, steps), time(books, 100 * steps) - time(none, 100 * steps))

@@ -2,6 +2,7 @@
 
 import time
 from collections.abc import Callable, Iterator
+from functools import partial
 from typing import NamedTuple
 
 import torch
@@ -10,6 +11,7 @@ from torch import Tensor
 from torch.utils.flop_counter import FlopCounterMode
 
 from worstclass.attacks import PGD, trades_attack
+from worstclass.bench.timing import seconds
 from worstclass.data import Augment, Images, to_float
 from worstclass.execution import allow_tf32, wait
 from worstclass.models import make_model
@@ -21,7 +23,7 @@ from worstclass.train.work import prepare
 
 FORWARDS_A_STEP = 27  # what a step needs: 1 for clean logits, 10 x 2 for the attack, 2 x 3 for training
 EPS, BETA, STEPS, STEP_SIZE = 8 / 255, 6.0, 10, 0.007
-IMAGES, CLASSES, WARM_UP = 2048, 10, 3
+IMAGES, CLASSES = 2048, 10
 PUBLIC = "public code"
 ENGINES = {
     "eager fp32": Engine(),
@@ -69,12 +71,13 @@ def bench_training(
             torch.cuda.reset_peak_memory_stats()
         started = time.perf_counter()
         take = _public_step(state, images) if name == PUBLIC else _our_step(state, images, plan, ENGINES[name])
-        seconds, start = _time(take, batch_size, steps, device, started)
+        index = torch.arange(batch_size, device=device) % IMAGES
+        each, warm = seconds(partial(take, index), steps, device)
         memory = torch.cuda.max_memory_allocated() if device.type == "cuda" else 0
         del take, state, network  # the next one's memory is its own
         torch.use_deterministic_algorithms(False)
         torch.backends.cudnn.deterministic = False
-        yield StepTime(name, seconds, batch_size / seconds, batch_size * work / seconds, memory, start)
+        yield StepTime(name, each, batch_size / each, batch_size * work / each, memory, warm - started)
 
 
 def matrix_ceiling(device: torch.device, *, size: int = 8192) -> float:
@@ -82,14 +85,7 @@ def matrix_ceiling(device: torch.device, *, size: int = 8192) -> float:
     on_gpu = device.type == "cuda"
     size = size if on_gpu else size // 8
     a = torch.randn(size, size, device=device, dtype=torch.bfloat16 if on_gpu else torch.float32)
-    for _ in range(WARM_UP):
-        a @ a
-    wait(device)
-    started = time.perf_counter()
-    for _ in range(10):
-        a @ a
-    wait(device)
-    return 10 * 2 * size**3 / (time.perf_counter() - started)
+    return 2 * size**3 / seconds(lambda: a @ a, 10, device)[0]
 
 
 def _our_step(state: State, images: Images, plan: Plan, engine: Engine) -> Callable[[Tensor], None]:
@@ -125,18 +121,3 @@ def _public_step(state: State, images: Images) -> Callable[[Tensor], None]:
             step(index)
 
     return with_defaults
-
-
-def _time(
-    take: Callable[[Tensor], None], batch_size: int, steps: int, device: torch.device, started: float
-) -> tuple[float, float]:
-    """Seconds a step, and seconds from `started` until all was warm."""
-    index = torch.arange(batch_size, device=device) % IMAGES
-    for _ in range(WARM_UP):
-        take(index)
-    wait(device)
-    warm = time.perf_counter()
-    for _ in range(steps):
-        take(index)
-    wait(device)
-    return (time.perf_counter() - warm) / steps, warm - started

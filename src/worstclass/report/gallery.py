@@ -14,10 +14,10 @@ from worstclass.attacks import PGD, make_attack, pgd
 from worstclass.attacks.lanes import predict
 from worstclass.data import data_at_hand, to_float
 from worstclass.errors import UserError
+from worstclass.keeper import LAST, SELECTED
 from worstclass.outcomes import NATURAL
 from worstclass.report.results import Result
 from worstclass.rng import PerSample
-from worstclass.runs import LAST, SELECTED
 from worstclass.subjects import run_subject
 
 SHOWN = 4

@@ -14,8 +14,9 @@ from rich.text import Text
 
 from worstclass.console import wide_console
 from worstclass.errors import UserError, visible
+from worstclass.keeper import LOG
 from worstclass.report.results import attack_title
-from worstclass.runs import LOG, RECIPE, open_run
+from worstclass.runs import RECIPE, open_run
 from worstclass.sweep.jobs import Failure
 from worstclass.sweep.plan import Job
 

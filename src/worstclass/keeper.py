@@ -1,0 +1,98 @@
+"""What a run keeps on disk while it trains, and gets back: its state, the epoch selected so far, its log."""
+
+import contextlib
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from torch import Tensor
+
+from worstclass.errors import TrainingError, UserError
+from worstclass.files import keep_previous, read_json, read_text, write_atomic
+from worstclass.records import RunRecord, check_record
+from worstclass.train import State
+from worstclass.train.checkpoint import load_state, load_tensors, save_state, save_tensors, section
+
+ABOUT, LOG = "run.json", "log.jsonl"
+MAX_LOG = 2**28  # bytes: a thousand classes for a thousand epochs
+LAST, PREVIOUS, SELECTED = "last.safetensors", "previous.safetensors", "selected.safetensors"
+
+
+def read_about(folder: Path) -> dict[str, Any]:
+    """What a run says of itself."""
+    about = check_record(RunRecord, read_json(folder / ABOUT), folder / ABOUT)
+    if about["num_classes"] != len(about["class_names"]):
+        raise UserError(f"{folder / ABOUT} is damaged: {about['num_classes']} classes have other names than that.")
+    return about
+
+
+class Keeper:
+    """Keeps a run on disk: its state, with the weights of the epoch selected so far in the same file."""
+
+    def __init__(self, out: Path, state: State, interval: float) -> None:
+        self._out, self._state, self._interval = out, state, interval
+        self._best: dict[str, Any] | None = None
+        self._weights: dict[str, Tensor] = {}
+        self._written: dict[str, Any] | None = None  # the selected epoch on disk
+        self._saved = time.monotonic()
+
+    def select(self, epoch: int, score: list[float]) -> bool:
+        """Remember the weights of now if no epoch was better."""
+        if self._best is not None and score <= self._best["score"]:
+            return False
+        self._best = {"epoch": epoch, "score": score}
+        self._weights = {name: tensor.clone() for name, tensor in self._state.model.state_dict().items()}
+        return True
+
+    def save_if_due(self, *, at_once: bool = False) -> None:
+        """The selected weights first: a run whose state is final has them. Weights that are not finite are not kept."""
+        if time.monotonic() - self._saved < self._interval and not at_once:
+            return
+        trained = [parameter for parameter in self._state.model.parameters() if parameter.requires_grad]
+        if not all(bool(parameter.isfinite().all()) for parameter in trained):
+            if at_once:
+                raise TrainingError("the weights are not finite at the end of the run: its last checkpoint is kept.")
+            return
+        self._write_selected()
+        more = {f"selected.{name}": tensor for name, tensor in self._weights.items()}
+        keep_previous(self._out / LAST, self._out / PREVIOUS)
+        save_state(self._out / LAST, self._state, {"best": self._best}, more)
+        self._saved = time.monotonic()
+
+    def restore(self, about: dict[str, Any], tell: Callable[[str], None]) -> dict[str, Any]:
+        """Load the last checkpoint, if there is one, and cut the log to it; returns what the run says of itself.
+
+        Where the last one is damaged, the one before it is taken, and `tell` hears of it.
+        """
+        out, state = self._out, self._state
+        before = read_about(out)
+        if before["data_digest"] != about["data_digest"]:
+            raise UserError(f"{out} was trained on other data than this; nothing was changed.")
+        checkpoints = [out / name for name in (LAST, PREVIOUS) if (out / name).is_file()]
+        if checkpoints:
+            try:
+                tensors, header = load_state(checkpoints[0], state)
+            except UserError as error:
+                if len(checkpoints) == 1:
+                    raise
+                tensors, header = load_state(checkpoints[1], state)
+                tell(f"{error} Going on from the checkpoint before it.")
+            self._best, self._weights = header.get("best"), section(tensors, "selected")
+            with contextlib.suppress(UserError):  # absent or damaged, it is written anew
+                self._written = load_tensors(out / SELECTED)[1]
+            self._write_selected()
+        if (out / LOG).is_file() or state.epoch:
+            lines = read_text(out / LOG, MAX_LOG).splitlines()[: state.epoch] if (out / LOG).is_file() else []
+            if len(lines) < state.epoch:
+                raise UserError(
+                    f"{out / LOG} has {len(lines)} lines, the checkpoint is of epoch {state.epoch}: the log is damaged."
+                )
+            write_atomic(out / LOG, "".join(line + "\n" for line in lines).encode())
+        return before
+
+    def _write_selected(self) -> None:
+        if self._best is not None and self._best != self._written and self._weights:
+            weights = {f"model.{name}": tensor for name, tensor in self._weights.items()}
+            save_tensors(self._out / SELECTED, weights, self._best)
+            self._written = self._best
