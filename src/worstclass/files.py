@@ -130,7 +130,7 @@ class Npz:
 
     def read(self, name: str) -> np.ndarray[Any, Any]:
         if name not in self.names:
-            raise UserError(f"{self.path} has no array '{name}' (it has {', '.join(self.names) or 'none'}).")
+            raise UserError(f"{self.path} has no array '{name}' (it has {', '.join(sorted(self.names)) or 'none'}).")
         with clean_errors(f"{self.path}: array '{name}' cannot be read"):
             entry = self._archive.getinfo(f"{name}.npy")
             if entry.compress_type not in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED):
