@@ -9,10 +9,10 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from worstclass.data import channel_statistics
 from worstclass.errors import UserError
 from worstclass.models import MODELS, Normalized, ResNet18, SmallCNN, WideResNet, check_name, make_model, runs_user_code
 from worstclass.models.resnet import Block, PreActBlock
-from worstclass.runs import channel_statistics
 
 
 def count(model: nn.Module) -> int:

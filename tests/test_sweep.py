@@ -3,48 +3,29 @@
 import io
 import os
 import re
-import signal
-import subprocess
-import sys
-import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from importlib.machinery import PathFinder
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-import torch
 from hypothesis import given
 from hypothesis import strategies as st
 from rich.console import Console
 
 from kills import kill_until_done
-from tiny import assert_same_run, tiny_config, write_tiny_npz
+from sweeps import ATTACKS, assert_same_job, by_hand, sweep_in, working_in, write_sweep
+from tiny import tiny_config, write_tiny_npz
 from worstclass import cli
 from worstclass.config import Config, to_toml
 from worstclass.errors import UserError
 from worstclass.files import locked, read_json
 from worstclass.keeper import LAST
-from worstclass.runs import RECIPE, open_run, train_run
-from worstclass.subjects import CARD, OUTCOMES, evaluate_subject, run_subject
-from worstclass.sweep import RESULTS, Failure, Job, Setup, Sweep, board, expand, jobs, ray_is_installed, read_sweep
+from worstclass.runs import train_run
+from worstclass.subjects import CARD, evaluate_subject, run_subject
+from worstclass.sweep import RESULTS, Failure, Job, Setup, Sweep, board, expand, jobs, read_sweep
 from worstclass.sweep.results import summarize
 
 ROOT = Path(__file__).parents[1]
-ATTACKS = ("natural", "fgsm")
-needs_ray = pytest.mark.skipif(not ray_is_installed(), reason="Ray is not installed")
-
-
-def write_sweep(path: Path, head: str, **settings: object) -> Path:
-    """A sweep file over the tiny data beside it."""
-    if not (path.parent / "tiny.npz").is_file():
-        write_tiny_npz(path.parent / "tiny.npz")
-    base = tiny_config(Path("tiny.npz"), **{"epochs": 1} | settings)
-    lines = [line for line in to_toml(base).splitlines() if not re.match(r"(seed|eta|method) = ", line)]
-    path.write_text("\n".join([head, "[set]", *lines]) + "\n")
-    return path
 
 
 HEAD = 'methods = ["trades", "wat"]\nseeds = [1, 2]\neta = [0.5]\nattacks = "natural, fgsm"'
@@ -58,16 +39,6 @@ def swept(tmp_path_factory: pytest.TempPathFactory) -> Path:
     with working_in(folder):
         assert not cli.app(["sweep", "sweep.toml", "--serial", "--out", "out"], standalone_mode=False)
     return folder
-
-
-@contextmanager
-def working_in(folder: Path) -> Iterator[None]:
-    before = os.getcwd()
-    os.chdir(folder)
-    try:
-        yield
-    finally:
-        os.chdir(before)
 
 
 def contents(folder: Path) -> dict[str, tuple[bytes, int]]:
@@ -174,17 +145,6 @@ def test_the_example_and_the_page_about_it() -> None:
 # --- one after another ---
 
 
-def by_hand(config: Config, folder: Path) -> None:
-    run = train_run(config, folder)
-    evaluate_subject(run_subject(run), list(ATTACKS), folder)
-
-
-def assert_same_job(one: Path, other: Path) -> None:
-    assert_same_run(one, other)
-    for name in (RECIPE, CARD, OUTCOMES):
-        assert (one / name).read_bytes() == (other / name).read_bytes(), name
-
-
 def test_a_serial_sweep_is_train_and_evaluate(swept: Path, tmp_path: Path) -> None:
     names = []
     with working_in(swept):
@@ -257,11 +217,6 @@ def copied(swept: Path, tmp_path: Path) -> Path:
     for path in (swept / "out" / "trades-seed1").iterdir():
         (target / path.name).write_bytes(path.read_bytes())
     return tmp_path
-
-
-def sweep_in(folder: Path, *options: str) -> Any:
-    with working_in(folder):
-        return cli.app(["sweep", "sweep.toml", "--serial", "--out", "out", *options], standalone_mode=False)
 
 
 def test_new_attacks_are_added_without_training(copied: Path) -> None:
@@ -386,119 +341,3 @@ def test_the_table_in_a_terminal(tmp_path: Path) -> None:
     last = re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", screen.getvalue()).rsplit("Run ", 1)[1]
     assert "failed: [red]it broke" in last
     assert "done already" in last
-
-
-# --- Ray ---
-
-
-def test_without_ray(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any) -> None:
-    write_sweep(tmp_path / "sweep.toml", 'methods = ["natural"]')
-    monkeypatch.setattr("worstclass.cli_sweep.ray_is_installed", lambda: False)
-    monkeypatch.chdir(tmp_path)
-    for option in ("--address", "--workers"):
-        with pytest.raises(UserError, match=re.escape(f"{option} needs Ray: pip install 'worstclass[ray]'.")):
-            cli.app(["sweep", "sweep.toml", option, "2"], standalone_mode=False)
-        with pytest.raises(UserError, match=f"{option} needs Ray: drop --serial"):
-            cli.app(["sweep", "sweep.toml", "--serial", option, "2"], standalone_mode=False)
-    assert not cli.app(["sweep", "sweep.toml"], standalone_mode=False)
-    assert "one after another in this process (Ray is not installed" in capsys.readouterr().out
-    assert (tmp_path / "sweeps" / "sweep" / "natural-seed1" / LAST).is_file()
-
-
-def test_a_folder_called_ray_is_not_ray(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    (tmp_path / "ray").mkdir()
-    monkeypatch.setattr(sys, "path", [str(tmp_path)])
-    monkeypatch.setattr(sys, "meta_path", [PathFinder])
-    monkeypatch.delitem(sys.modules, "ray", raising=False)
-    assert not ray_is_installed()
-
-
-def holder(folder: Path) -> int | None:
-    """The process that trains in a folder: the one that has its lock open."""
-    lock = str((folder / ".train.lock").resolve())
-    for entry in Path("/proc").glob("[0-9]*"):
-        try:
-            holds = any(os.readlink(link) == lock for link in (entry / "fd").iterdir())
-            if holds and (entry / "cmdline").read_bytes().startswith(b"ray::"):
-                return int(entry.name)
-        except OSError:  # not ours, or gone
-            continue
-    return None
-
-
-def kill_in_training(folder: Path) -> None:
-    """Wait until a run has a checkpoint, and kill the worker that trains it."""
-    deadline = time.monotonic() + 120
-    while time.monotonic() < deadline:
-        pid = holder(folder) if (folder / LAST).is_file() else None
-        if pid is not None:
-            os.kill(pid, signal.SIGKILL)
-            return
-        time.sleep(0.02)
-    raise AssertionError(f"nobody trains in {folder}")
-
-
-def on_ray(folder: Path, during: Callable[[], object]) -> tuple[int, str]:
-    """The command on a cluster of its own, two jobs at once; what it printed must be ours alone."""
-    words = ["sweep", "sweep.toml", "--out", "out", "--workers", "2", "--checkpoint-minutes", "0", "--device", "cpu"]
-    process = subprocess.Popen(
-        [sys.executable, "-m", "worstclass", *words],
-        cwd=folder,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-    )
-    try:
-        during()
-        out, err = process.communicate(timeout=120)
-    finally:
-        process.kill()
-        process.wait()
-    assert err == ""
-    assert "raylet" not in out
-    return process.returncode, out
-
-
-@pytest.fixture
-def one_thread() -> Iterator[None]:
-    """As a Ray worker with one core."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
-
-
-@needs_ray
-def test_a_lost_worker_is_replaced_and_its_run_goes_on(tmp_path: Path, one_thread: None) -> None:
-    write_sweep(tmp_path / "sweep.toml", 'methods = ["wat", "trades"]\nattacks = "natural,fgsm"', epochs=4)
-    code, said = on_ray(tmp_path, lambda: kill_in_training(tmp_path / "out" / "wat-seed1"))
-    assert code == 0, said
-    assert said.startswith("2 of 2 jobs to do on a Ray cluster on this machine, a core each, 2 at once.\n")
-    assert "wat-seed1: done, resumed" in said
-    assert [line["state"] for line in read_json(tmp_path / "out" / RESULTS)["jobs"]] == ["done"] * 2
-    with working_in(tmp_path):
-        for method in ("wat", "trades"):
-            run = open_run(Path("out") / f"{method}-seed1")
-            assert len(run.about.get("resumed", [])) == (method == "wat")
-            by_hand(run.config, Path("hand") / method)
-            assert_same_job(run.folder, Path("hand") / method)
-
-
-@needs_ray
-def test_jobs_that_fail_on_ray(tmp_path: Path, one_thread: None) -> None:
-    """One blows up, one loses its worker and may not be retried: each is told, and what is left goes on without Ray."""
-    base = tiny_config(write_tiny_npz(tmp_path / "tiny.npz"), epochs=4)
-    for name, lr in (("bad", 1e30), ("lost", 0.1)):
-        (tmp_path / f"{name}.toml").write_text(to_toml(base.model_copy(update={"lr": lr})))
-    (tmp_path / "sweep.toml").write_text('recipes = ["bad.toml", "lost.toml"]\nretries = 0')
-    code, said = on_ray(tmp_path, lambda: kill_in_training(tmp_path / "out" / "lost-seed1"))
-    assert code == 1, said
-    assert "2 of 2 jobs failed" in said
-    bad, lost = read_json(tmp_path / "out" / RESULTS)["jobs"]
-    assert "not finite" in bad["reason"]
-    assert bad["reason"] in said
-    assert lost["reason"] == "its worker was lost (0 retries)."
-    assert not jobs.is_trained(open_run(tmp_path / "out" / "lost-seed1"))
-    assert sweep_in(tmp_path) == 1  # the bad one is still bad
-    train_run(open_run(tmp_path / "out" / "lost-seed1").config, tmp_path / "hand")
-    assert_same_run(tmp_path / "out" / "lost-seed1", tmp_path / "hand")

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 from worstclass.card import versions
 from worstclass.config import Config, make_config, read_recipe, to_toml
-from worstclass.data import Images, fits, open_source, split_validation, to_float
+from worstclass.data import Images, channel_statistics, fits, open_source, split_validation, to_float
 from worstclass.data.sources import Notify
 from worstclass.errors import UserError
 from worstclass.files import locked, parse_json, read_text, write_atomic, write_json
@@ -105,24 +105,6 @@ def build_model(config: Config, num_classes: int, in_channels: int, train: Image
         return Normalized(model, [0.0] * in_channels, [1.0] * in_channels)
     mean, std = channel_statistics(train.x)
     return Normalized(model, mean.tolist(), std.clamp_min(1e-6).tolist())
-
-
-def channel_statistics(x: Tensor, rows: int = 1000) -> tuple[Tensor, Tensor]:
-    """Mean and standard deviation of each channel of uint8 images in [0, 1], some rows at a time."""
-    values = torch.arange(256, dtype=torch.float64) / 255
-    counts = torch.stack(
-        [
-            sum(
-                (part[:, c].reshape(-1).bincount(minlength=256) for part in x.split(rows)),
-                torch.zeros(256, dtype=torch.int64),
-            )
-            for c in range(x.shape[1])
-        ]
-    )
-    total = counts[0].sum()
-    mean = counts.double() @ values / total
-    var = (counts * (values - mean[:, None]) ** 2).sum(1) / (total - 1)
-    return mean, var.sqrt()
 
 
 def check_classifier(model: nn.Module, images: Images, num_classes: int, name: str) -> None:

@@ -1,7 +1,7 @@
 """Data on the training device: sources, the stratified split, order and augmentation."""
 
 from worstclass.data.feed import Feed, Resident, Streamed, fits, make_feed
-from worstclass.data.images import Augment, Images, epoch_order, split_validation, to_float
+from worstclass.data.images import Augment, Images, channel_statistics, epoch_order, split_validation, to_float
 from worstclass.data.sources import Source, check_data_name, data_at_hand, open_source
 
 __all__ = [
@@ -11,6 +11,7 @@ __all__ = [
     "Resident",
     "Source",
     "Streamed",
+    "channel_statistics",
     "check_data_name",
     "data_at_hand",
     "epoch_order",

@@ -50,6 +50,18 @@ def to_float(x: Tensor) -> Tensor:
     return x.float().div_(255)
 
 
+def channel_statistics(x: Tensor, rows: int = 1000) -> tuple[Tensor, Tensor]:
+    """Mean and standard deviation of each channel of uint8 images as floats in [0, 1], some images at a time."""
+    counts = torch.zeros(x.shape[1], 256, dtype=torch.int64)
+    for part in x.split(rows):
+        for count, channel in zip(counts, part.unbind(1), strict=True):
+            count += channel.flatten().bincount(minlength=256)
+    values, total = torch.arange(256, dtype=torch.float64) / 255, counts[0].sum()
+    mean = counts.double() @ values / total
+    var = (counts * (values - mean[:, None]) ** 2).sum(1) / (total - 1)
+    return mean, var.sqrt()
+
+
 def split_validation(images: Images, num_classes: int, fraction: float) -> tuple[Images, Images]:
     """Training and validation images: the last `fraction` of each class, in order, are validation.
 

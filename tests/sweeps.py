@@ -1,0 +1,52 @@
+"""Sweeps small enough for tests, and what each of their jobs comes to by hand."""
+
+import os
+import re
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from tiny import assert_same_run, tiny_config, write_tiny_npz
+from worstclass import cli
+from worstclass.config import Config, to_toml
+from worstclass.runs import RECIPE, train_run
+from worstclass.subjects import CARD, OUTCOMES, evaluate_subject, run_subject
+
+ATTACKS = ("natural", "fgsm")
+
+
+def write_sweep(path: Path, head: str, **settings: object) -> Path:
+    """A sweep file over the tiny data beside it."""
+    if not (path.parent / "tiny.npz").is_file():
+        write_tiny_npz(path.parent / "tiny.npz")
+    base = tiny_config(Path("tiny.npz"), **{"epochs": 1} | settings)
+    lines = [line for line in to_toml(base).splitlines() if not re.match(r"(seed|eta|method) = ", line)]
+    path.write_text("\n".join([head, "[set]", *lines]) + "\n")
+    return path
+
+
+@contextmanager
+def working_in(folder: Path) -> Iterator[None]:
+    before = os.getcwd()
+    os.chdir(folder)
+    try:
+        yield
+    finally:
+        os.chdir(before)
+
+
+def by_hand(config: Config, folder: Path) -> None:
+    run = train_run(config, folder)
+    evaluate_subject(run_subject(run), list(ATTACKS), folder)
+
+
+def assert_same_job(one: Path, other: Path) -> None:
+    assert_same_run(one, other)
+    for name in (RECIPE, CARD, OUTCOMES):
+        assert (one / name).read_bytes() == (other / name).read_bytes(), name
+
+
+def sweep_in(folder: Path, *options: str) -> Any:
+    with working_in(folder):
+        return cli.app(["sweep", "sweep.toml", "--serial", "--out", "out", *options], standalone_mode=False)
