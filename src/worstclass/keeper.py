@@ -3,6 +3,7 @@
 import contextlib
 import time
 from collections.abc import Callable
+from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +13,7 @@ from worstclass.errors import TrainingError, UserError
 from worstclass.files import keep_previous, read_json, read_text, write_atomic
 from worstclass.records import RunRecord, check_record
 from worstclass.train import State
-from worstclass.train.checkpoint import load_state, load_tensors, save_state, save_tensors, section
+from worstclass.train.checkpoint import load_state, load_tensors, save_tensors, section, take_state, to_host
 
 ABOUT, LOG = "run.json", "log.jsonl"
 MAX_LOG = 2**28  # bytes: a thousand classes for a thousand epochs
@@ -28,7 +29,10 @@ def read_about(folder: Path) -> dict[str, Any]:
 
 
 class Keeper:
-    """Keeps a run on disk: its state, with the weights of the epoch selected so far in the same file."""
+    """Keeps a run on disk: its state, with the weights of the epoch selected so far in the same file.
+
+    Training goes on while a checkpoint is written, one at a time. As a context it ends when the last one is written.
+    """
 
     def __init__(self, out: Path, state: State, interval: float) -> None:
         self._out, self._state, self._interval = out, state, interval
@@ -36,17 +40,32 @@ class Keeper:
         self._weights: dict[str, Tensor] = {}
         self._written: dict[str, Any] | None = None  # the selected epoch on disk
         self._saved = time.monotonic()
+        self._writer = ThreadPoolExecutor(1, thread_name_prefix="checkpoint")
+        self._writing: Future[None] | None = None
+
+    def __enter__(self) -> "Keeper":
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        self._writer.shutdown()
+        if kind is None:
+            self._wait()
 
     def select(self, epoch: int, score: list[float]) -> bool:
         """Remember the weights of now if no epoch was better."""
         if self._best is not None and score <= self._best["score"]:
             return False
         self._best = {"epoch": epoch, "score": score}
-        self._weights = {name: tensor.clone() for name, tensor in self._state.model.state_dict().items()}
+        self._weights = to_host(self._state.model.state_dict())
         return True
 
     def save_if_due(self, *, at_once: bool = False) -> None:
-        """The selected weights first: a run whose state is final has them. Weights that are not finite are not kept."""
+        """Begin a checkpoint, and `at_once` end it too. Weights that are not finite are not kept.
+
+        What went wrong with the one before is raised as soon as it is known.
+        """
+        if self._writing is not None and self._writing.done():
+            self._wait()
         if time.monotonic() - self._saved < self._interval and not at_once:
             return
         trained = [parameter for parameter in self._state.model.parameters() if parameter.requires_grad]
@@ -54,11 +73,13 @@ class Keeper:
             if at_once:
                 raise TrainingError("the weights are not finite at the end of the run: its last checkpoint is kept.")
             return
-        self._write_selected()
-        more = {f"selected.{name}": tensor for name, tensor in self._weights.items()}
-        keep_previous(self._out / LAST, self._out / PREVIOUS)
-        save_state(self._out / LAST, self._state, {"best": self._best}, more)
+        self._wait()
+        tensors, header = take_state(self._state)
+        tensors |= {f"selected.{name}": tensor for name, tensor in self._weights.items()}
+        self._writing = self._writer.submit(self._write, tensors, header | {"best": self._best}, self._weights)
         self._saved = time.monotonic()
+        if at_once:
+            self._wait()
 
     def restore(self, about: dict[str, Any], tell: Callable[[str], None]) -> dict[str, Any]:
         """Load the last checkpoint, if there is one, and cut the log to it; returns what the run says of itself.
@@ -81,7 +102,7 @@ class Keeper:
             self._best, self._weights = header.get("best"), section(tensors, "selected")
             with contextlib.suppress(UserError):  # absent or damaged, it is written anew
                 self._written = load_tensors(out / SELECTED)[1]
-            self._write_selected()
+            self._write_selected(self._best, self._weights)
         if (out / LOG).is_file() or state.epoch:
             lines = read_text(out / LOG, MAX_LOG).splitlines()[: state.epoch] if (out / LOG).is_file() else []
             if len(lines) < state.epoch:
@@ -91,8 +112,19 @@ class Keeper:
             write_atomic(out / LOG, "".join(line + "\n" for line in lines).encode())
         return before
 
-    def _write_selected(self) -> None:
-        if self._best is not None and self._best != self._written and self._weights:
-            weights = {f"model.{name}": tensor for name, tensor in self._weights.items()}
-            save_tensors(self._out / SELECTED, weights, self._best)
-            self._written = self._best
+    def _wait(self) -> None:
+        """Wait for the checkpoint that is being written, if one is."""
+        writing, self._writing = self._writing, None
+        if writing is not None:
+            writing.result()
+
+    def _write(self, tensors: dict[str, Tensor], header: dict[str, Any], weights: dict[str, Tensor]) -> None:
+        """The selected weights first: a run whose state is final has them."""
+        self._write_selected(header["best"], weights)
+        keep_previous(self._out / LAST, self._out / PREVIOUS)
+        save_tensors(self._out / LAST, tensors, header)
+
+    def _write_selected(self, best: dict[str, Any] | None, weights: dict[str, Tensor]) -> None:
+        if best is not None and best != self._written and weights:
+            save_tensors(self._out / SELECTED, {f"model.{name}": tensor for name, tensor in weights.items()}, best)
+            self._written = best

@@ -184,7 +184,7 @@ def train_run(
         return Run(out, config, about)
     keeper = Keeper(out, state, 60 * checkpoint_minutes)
     out.mkdir(parents=True, exist_ok=True)
-    with locked(out, "train"):
+    with locked(out, "train"), keeper:
         if resume:
             now = about
             about = keeper.restore(about, on_fallback)

@@ -22,11 +22,17 @@ HEADER = "worstclass"  # one key only: the header then has one order, and equal 
 
 def save_tensors(path: Path, tensors: dict[str, Tensor], header: dict[str, Any]) -> None:
     """Save named tensors and a JSON header; equal input gives equal bytes."""
-    tensors = {
-        name: tensor.detach().cpu().clone(memory_format=torch.contiguous_format) for name, tensor in tensors.items()
-    }
+    tensors = to_host(tensors)
     header = header | {"digest": digest(tensors, header)}
     write_atomic(path, save(tensors, metadata={HEADER: json.dumps(header, sort_keys=True)}))
+
+
+def to_host(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """Copies in the host's memory, which no step will change."""
+    return {
+        name: tensor.detach().to("cpu", copy=True, memory_format=torch.contiguous_format)
+        for name, tensor in tensors.items()
+    }
 
 
 def load_tensors(path: Path, *, ours: bool = True) -> tuple[dict[str, Tensor], dict[str, Any]]:
@@ -59,19 +65,26 @@ def load_header(path: Path) -> dict[str, Any]:
     return header if isinstance(header, dict) else {}
 
 
-def save_state(path: Path, state: State, header: dict[str, Any], more: dict[str, Tensor] | None = None) -> None:
-    """Model, optimizer, strategy, how far the run is, and what `more` there is, in one file."""
+def save_state(path: Path, state: State, header: dict[str, Any]) -> None:
+    """Model, optimizer, strategy and how far the run is, in one file."""
+    tensors, progress = take_state(state)
+    save_tensors(path, tensors, header | progress)
+
+
+def take_state(state: State) -> tuple[dict[str, Tensor], dict[str, Any]]:
+    """All tensors of a state, copied to the host, and the header that says how far it is."""
     tensors = {f"model.{name}": tensor for name, tensor in state.model.state_dict().items()}
     for name, parameter in state.model.named_parameters():
         momentum = state.optimizer.state.get(parameter, {}).get("momentum_buffer")
         if momentum is not None:
             tensors[f"optimizer.{name}"] = momentum
     tensors |= {f"strategy.{name}": tensor for name, tensor in state.strategy.state_dict().items()}
+    progress: dict[str, Any] = {"epoch": state.epoch}
     if state.step:
         assert state.table is not None
         tensors["epoch.table"] = state.table
-        header = header | {"step": state.step, "seconds": state.seconds}
-    save_tensors(path, tensors | (more or {}), header | {"epoch": state.epoch})
+        progress |= {"step": state.step, "seconds": state.seconds}
+    return to_host(tensors), progress
 
 
 def load_state(path: Path, state: State) -> tuple[dict[str, Tensor], dict[str, Any]]:
