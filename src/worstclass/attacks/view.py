@@ -1,5 +1,6 @@
 """The model as a search sees it: the same function, computed faster. What a search finds, the model itself judges."""
 
+import warnings
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -56,7 +57,9 @@ class Recorded(nn.Module):
         super().__init__()
         self.view, self.shape = view, x.shape
         example = (x.clone().requires_grad_(),)
-        graphs: Any = torch.cuda.make_graphed_callables(lambda x: view(x), example)
+        with warnings.catch_warnings():  # it warms up and records on streams of its own, and warns of that
+            warnings.filterwarnings("ignore", "The AccumulateGrad node's stream")
+            graphs: Any = torch.cuda.make_graphed_callables(lambda x: view(x), example)
         self.replay: Callable[[Tensor], Tensor] = graphs
 
     def forward(self, x: Tensor) -> Tensor:
