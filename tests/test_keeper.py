@@ -1,5 +1,6 @@
 """Checkpoints are written while training goes on: of the moment they were asked for, one at a time, no failure lost."""
 
+import signal
 import threading
 import time
 from concurrent.futures import wait
@@ -67,6 +68,7 @@ def test_a_checkpoint_is_of_its_moment(state: State, tmp_path: Path, monkeypatch
     assert value(tmp_path / LAST, "model") == 2.0
     assert value(tmp_path / LAST, "selected") == 1.0
     assert value(tmp_path / SELECTED, "model") == 1.0
+    assert load_tensors(tmp_path / SELECTED)[1]["epoch"] == load_tensors(tmp_path / LAST)[1]["best"]["epoch"] == 1
 
 
 def test_one_at_a_time(state: State, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -116,3 +118,26 @@ def test_leaving_by_an_error_waits_for_the_disk(state: State, tmp_path: Path, mo
         keeper.save_if_due()
         raise KeyboardInterrupt
     assert disk.files == [LAST]
+
+
+def test_interrupted_again_it_still_waits(state: State, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    disk = Slow(monkeypatch)
+    for seconds in (0.1, 0.2):
+        threading.Timer(seconds, signal.raise_signal, (signal.SIGINT,)).start()
+    threading.Timer(0.6, disk.go.set).start()
+    with suppress(KeyboardInterrupt), Keeper(tmp_path, state, 0.0) as keeper:
+        keeper.save_if_due()
+        time.sleep(30)
+    assert disk.files == [LAST]
+
+
+def test_a_failure_beside_another_error_is_told(state: State, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(*_: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(module, "save_tensors", full)
+    lines: list[str] = []
+    with suppress(ZeroDivisionError), Keeper(tmp_path, state, 0.0, lines.append) as keeper:
+        keeper.save_if_due()
+        raise ZeroDivisionError
+    assert lines == ["the last checkpoint was not written: [Errno 28] No space left on device."]

@@ -2,8 +2,9 @@
 
 import contextlib
 import time
+import warnings
 from collections.abc import Callable
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor, wait
 from pathlib import Path
 from typing import Any
 
@@ -31,11 +32,12 @@ def read_about(folder: Path) -> dict[str, Any]:
 class Keeper:
     """Keeps a run on disk: its state, with the weights of the epoch selected so far in the same file.
 
-    Training goes on while a checkpoint is written, one at a time. As a context it ends when the last one is written.
+    Training goes on while a checkpoint is written, one at a time. As a context it ends when the last one is written,
+    however often it is interrupted; where another error ends it, `tell` hears of a checkpoint that was not written.
     """
 
-    def __init__(self, out: Path, state: State, interval: float) -> None:
-        self._out, self._state, self._interval = out, state, interval
+    def __init__(self, out: Path, state: State, interval: float, tell: Callable[[str], None] = warnings.warn) -> None:
+        self._out, self._state, self._interval, self._tell = out, state, interval, tell
         self._best: dict[str, Any] | None = None
         self._weights: dict[str, Tensor] = {}
         self._written: dict[str, Any] | None = None  # the selected epoch on disk
@@ -47,8 +49,14 @@ class Keeper:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        while self._writing is not None and not self._writing.done():
+            with contextlib.suppress(KeyboardInterrupt):  # who holds the folder must not let go of it meanwhile
+                wait([self._writing])
         self._writer.shutdown()
-        if kind is None:
+        failure = None if kind is None or self._writing is None else self._writing.exception()
+        if failure is not None:
+            self._tell(f"the last checkpoint was not written: {failure}.")
+        elif kind is None:
             self._wait()
 
     def select(self, epoch: int, score: list[float]) -> bool:
@@ -68,12 +76,12 @@ class Keeper:
             self._wait()
         if time.monotonic() - self._saved < self._interval and not at_once:
             return
+        self._wait()
         trained = [parameter for parameter in self._state.model.parameters() if parameter.requires_grad]
         if not all(bool(parameter.isfinite().all()) for parameter in trained):
             if at_once:
                 raise TrainingError("the weights are not finite at the end of the run: its last checkpoint is kept.")
             return
-        self._wait()
         tensors, header = take_state(self._state)
         tensors |= {f"selected.{name}": tensor for name, tensor in self._weights.items()}
         self._writing = self._writer.submit(self._write, tensors, header | {"best": self._best}, self._weights)
@@ -81,7 +89,7 @@ class Keeper:
         if at_once:
             self._wait()
 
-    def restore(self, about: dict[str, Any], tell: Callable[[str], None]) -> dict[str, Any]:
+    def restore(self, about: dict[str, Any]) -> dict[str, Any]:
         """Load the last checkpoint, if there is one, and cut the log to it; returns what the run says of itself.
 
         Where the last one is damaged, the one before it is taken, and `tell` hears of it.
@@ -98,7 +106,7 @@ class Keeper:
                 if len(checkpoints) == 1:
                     raise
                 tensors, header = load_state(checkpoints[1], state)
-                tell(f"{error} Going on from the checkpoint before it.")
+                self._tell(f"{error} Going on from the checkpoint before it.")
             self._best, self._weights = header.get("best"), section(tensors, "selected")
             with contextlib.suppress(UserError):  # absent or damaged, it is written anew
                 self._written = load_tensors(out / SELECTED)[1]
@@ -114,9 +122,10 @@ class Keeper:
 
     def _wait(self) -> None:
         """Wait for the checkpoint that is being written, if one is."""
-        writing, self._writing = self._writing, None
-        if writing is not None:
-            writing.result()
+        if self._writing is not None:
+            wait([self._writing])
+            done, self._writing = self._writing, None
+            done.result()
 
     def _write(self, tensors: dict[str, Tensor], header: dict[str, Any], weights: dict[str, Tensor]) -> None:
         """The selected weights first: a run whose state is final has them."""

@@ -143,12 +143,12 @@ def train_run(
     """Train, or continue, a run in the folder `out`; only training and validation images are read.
 
     After each epoch a line is added to the log. Once `checkpoint_minutes` have passed since the last time, and at the
-    end, the whole state is saved, with the epoch selected so far; each file is replaced atomically, and what came
-    after the last checkpoint is made again. A damaged checkpoint is found by its digest, and the one before it taken. A
-    folder that another process trains in is refused. `on_step(epoch, step, steps)` and `on_epoch(record)` watch, and
-    `on_fallback(line)` hears what was taken in the place of something else. Images of more than `data_limit` bytes stay
-    in host memory, as `fit` says. Every process of a `team` calls this with the same arguments; the leader alone
-    touches the folder, and watches.
+    end, the whole state is saved while training goes on, with the epoch selected so far; each file is replaced
+    atomically, and what came after the last checkpoint that was written is made again. A damaged checkpoint is found by
+    its digest, and the one before it taken. A folder that another process trains in is refused.
+    `on_step(epoch, step, steps)` and `on_epoch(record)` watch, and `on_fallback(line)` hears what was taken in the
+    place of something else. Images of more than `data_limit` bytes stay in host memory, as `fit` says. Every process of
+    a `team` calls this with the same arguments; the leader alone touches the folder, and watches.
     """
     refuse_code(config, allow_code)
     if not resume and team.leads:
@@ -182,12 +182,12 @@ def train_run(
         for _ in train_on():
             pass
         return Run(out, config, about)
-    keeper = Keeper(out, state, 60 * checkpoint_minutes)
+    keeper = Keeper(out, state, 60 * checkpoint_minutes, on_fallback)
     out.mkdir(parents=True, exist_ok=True)
     with locked(out, "train"), keeper:
         if resume:
             now = about
-            about = keeper.restore(about, on_fallback)
+            about = keeper.restore(about)
             before = [about, *about.get("resumed", [])][-1]["engine"].get("processes", 1)
             if before != team.size:
                 on_fallback(f"{before} process(es) trained this run, {team.size} go on: the same run but for rounding.")

@@ -22,13 +22,13 @@ HEADER = "worstclass"  # one key only: the header then has one order, and equal 
 
 def save_tensors(path: Path, tensors: dict[str, Tensor], header: dict[str, Any]) -> None:
     """Save named tensors and a JSON header; equal input gives equal bytes."""
-    tensors = to_host(tensors)
+    tensors = {name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}
     header = header | {"digest": digest(tensors, header)}
     write_atomic(path, save(tensors, metadata={HEADER: json.dumps(header, sort_keys=True)}))
 
 
 def to_host(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """Copies in the host's memory, which no step will change."""
+    """Copies in the host's memory, which no step will change; tied weights become two."""
     return {
         name: tensor.detach().to("cpu", copy=True, memory_format=torch.contiguous_format)
         for name, tensor in tensors.items()
