@@ -132,7 +132,7 @@ def test_a_rank_that_dies_ends_the_job_and_any_number_of_processes_goes_on(tmp_p
     """SIGKILL for one of two processes, in the middle of a run."""
     data = write_tiny_npz(tmp_path / "tiny.npz")
     recipe = tmp_path / "recipe.toml"
-    values = settings(data, "wat", epochs=20)
+    values = settings(data, "wat", epochs=40)
     recipe.write_text(to_toml(make_config(values)))
     work(2, [("train", {"config": values, "out": tmp_path / "whole"})], tmp_path)
     out = tmp_path / "run"
@@ -147,9 +147,9 @@ def test_a_rank_that_dies_ends_the_job_and_any_number_of_processes_goes_on(tmp_p
     printed, errors = process.communicate(timeout=60)
     assert time.monotonic() - killed < 15
     assert process.returncode != 0
-    assert printed.count("1/20") == 1  # one of them speaks
+    assert printed.count(" 1/40 ") == 1  # one of them speaks
     assert "error: process 0 of 2 has lost another one of the job" in errors
-    assert len(open_run(out).log) < 20
+    assert len(open_run(out).log) < 40
     load_tensors(out / LAST)  # whole: its digest is right
     for size in (1, 2, 3):
         copy = tmp_path / f"copy{size}"
@@ -175,9 +175,14 @@ def test_two_machines_meet(runs: Path, tmp_path: Path) -> None:
     recipe = str(runs / "1-wat" / RECIPE)
     command = ("-m", "worstclass", "train", recipe, "--out", str(tmp_path / "run"), "--allow-code")
     machines = [torchrun(1, *command, meet=meet, stderr=subprocess.PIPE) for _ in range(2)]
-    for machine in machines:
-        _, errors = machine.communicate(timeout=120)
-        assert machine.returncode == 0, errors[-3000:]
+    try:
+        for machine in machines:
+            _, errors = machine.communicate(timeout=120)
+            assert machine.returncode == 0, errors[-3000:]
+    finally:
+        for machine in machines:  # where one fails, the other waits for it for minutes
+            machine.kill()
+            machine.communicate()
     assert apart(runs / "1-wat", tmp_path / "run") < 1e-9
     assert open_run(tmp_path / "run").about["engine"]["processes"] == 2
 

@@ -1,5 +1,6 @@
 """The processes of one job, as torchrun starts them: which one this is, its share of the work, what all agree on."""
 
+import gc
 import hashlib
 import os
 from collections.abc import Callable, Iterator
@@ -133,5 +134,6 @@ def joined(device: torch.device) -> Iterator[Team]:
                 "what it wrote until then is whole."
             ) from error
         raise
+    gc.collect()  # what still holds the group, such as a model's wrapper, would keep its threads beyond the interpreter
     with suppress(RuntimeError):  # the others may be gone by now; after an error, to say goodbye might wait for them
         dist.destroy_process_group()
