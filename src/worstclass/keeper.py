@@ -53,11 +53,12 @@ class Keeper:
             with contextlib.suppress(KeyboardInterrupt):  # who holds the folder must not let go of it meanwhile
                 wait([self._writing])
         self._writer.shutdown()
-        failure = None if kind is None or self._writing is None else self._writing.exception()
-        if failure is not None:
-            self._tell(f"the last checkpoint was not written: {failure}.")
-        elif kind is None:
+        try:
             self._wait()
+        except Exception as failure:
+            if kind is None:
+                raise
+            self._tell(f"the last checkpoint was not written: {failure}.")
 
     def select(self, epoch: int, score: list[float]) -> bool:
         """Remember the weights of now if no epoch was better."""
