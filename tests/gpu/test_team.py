@@ -31,14 +31,15 @@ def team(tmp_path: Path) -> Iterator[Team]:
 
 @pytest.mark.parametrize("fast", [False, True])
 def test_a_team_of_one_is_a_process_alone(team: Team, fast: bool, tmp_path: Path) -> None:
-    """In strict float32 and few steps: rounding has no time to grow."""
-    config = tiny_config(write_tiny_npz(tmp_path / "tiny.npz"), model="wrn10-1", epochs=1, lr=1e-3)
+    """In float64: in float32 the sign steps of the attack turn rounding into other weights within an epoch."""
+    config = tiny_config(write_tiny_npz(tmp_path / "tiny.npz"), model="team_models:normed", epochs=2)
     engine = Engine(fast=fast)
     weights = {}
     for name, its in (("alone", ALONE), ("team", team)):
         notes: list[str] = []
-        train_run(config, tmp_path / name, device="cuda:0", engine=engine, team=its, on_fallback=notes.append)
+        out = tmp_path / name
+        train_run(config, out, device="cuda:0", engine=engine, team=its, on_fallback=notes.append, allow_code=True)
         assert notes == []  # the fast engine took it
-        weights[name], _ = load_tensors(tmp_path / name / LAST)
+        weights[name], _ = load_tensors(out / LAST)
     for name, tensor in weights["alone"].items():
-        torch.testing.assert_close(weights["team"][name], tensor, rtol=1e-3, atol=1e-4, msg=name)
+        torch.testing.assert_close(weights["team"][name], tensor, rtol=1e-7, atol=1e-9, msg=name)
