@@ -23,7 +23,7 @@ from worstclass.stats import ClassStats
 from worstclass.strategies import WAT, uniform
 from worstclass.train import Plan, fit, new_state
 from worstclass.train.checkpoint import load_tensors
-from worstclass.train.engine import Engine
+from worstclass.train.engine import Engine, OneGraph
 
 METHODS: tuple[Method, ...] = ("natural", "pgd-at", "trades", "fixed", "wat", "frl-rw", "frl-rwrm", "csl")
 
@@ -250,6 +250,27 @@ def test_compiled_a_run_is_the_same(
     for one, other in zip(*records, strict=True):
         assert torch.allclose(one.train.table, other.train.table, rtol=1e-9)
         assert torch.allclose(one.valid.table, other.valid.table, rtol=1e-9)
+
+
+def test_a_compiled_model_is_one_graph_with_and_without_gradients() -> None:
+    graphs: list[torch.fx.GraphModule] = []
+
+    def backend(graph: torch.fx.GraphModule, _: list[torch.Tensor]) -> Any:
+        graphs.append(graph)
+        return graph.forward
+
+    network = SmallCNN(3, 1).eval().requires_grad_(False)
+    x = to_float(images(6).x)
+    model = OneGraph(torch.compile(network, backend=backend, dynamic=False))
+    with torch.no_grad():
+        plain = model(x)
+    asked = x.clone().requires_grad_()
+    (ours,) = torch.autograd.grad(model(asked).logsumexp(1).sum(), asked)
+    (theirs,) = torch.autograd.grad(network(asked).logsumexp(1).sum(), asked)
+    assert len(graphs) == 1
+    assert not any(tensor.requires_grad for tensor in (plain, model(x), x))
+    assert torch.equal(plain, network(x))
+    assert torch.equal(ours, theirs)
 
 
 def test_a_loss_that_is_not_finite_stops_the_run_and_says_where() -> None:

@@ -36,6 +36,21 @@ class Frozen(nn.Module):
         return logits
 
 
+class OneGraph(nn.Module):
+    """A compiled classifier, always called for its gradient, which is dropped where none is asked for: compiling it
+    again for calls without one takes seconds, and keeping what a backward would need for a moment takes nothing."""
+
+    def __init__(self, model: Callable[[Tensor], Tensor]) -> None:
+        super().__init__()
+        self.model = model
+
+    def forward(self, x: Tensor) -> Tensor:
+        wanted = x.requires_grad and torch.is_grad_enabled()
+        with torch.enable_grad():
+            logits = self.model(x if wanted else x.detach().requires_grad_())
+        return logits if wanted else logits.detach()
+
+
 @dataclass(frozen=True, kw_only=True)
 class Engine:
     """`fast` compiles the forwards and replays the whole step as one CUDA graph; it needs a GPU.
@@ -75,7 +90,7 @@ class Engine:
         compiled_losses = torch.compile(losses, dynamic=False)
         x = x.contiguous(memory_format=self.memory_format)
         folded = fold(model.eval(), x, dtype=torch.bfloat16 if self.precision == "bf16" else None, fuse=True)
-        attacked: Classifier = torch.compile(folded or Frozen(model), dynamic=False)  # type: ignore[assignment]
+        attacked = OneGraph(torch.compile(folded or Frozen(model), dynamic=False))
         if folded is None:
             return compiled_losses, lambda: attacked
         refresh = torch.compile(folded.refresh, dynamic=False)
