@@ -33,15 +33,18 @@ def fold(model: Classifier, x: Tensor, *, dtype: torch.dtype | None = None, fuse
     """The folded model, its convolutions in `dtype`, and if `fuse`, what follows them part of them.
 
     None if the model cannot be traced, or the result is not the same function on `x`: a model that draws at random, or
-    whose traced copy has other gradients. It is expected in evaluation mode.
+    whose traced copy has other gradients; or if `dtype` would round the images, which go to something else than a
+    convolution first. It is expected in evaluation mode.
     """
     x = x[:TRIED_IMAGES]
     try:
         with allow_tf32(False):
-            for tried in (model, _shaken(model)):  # an untrained model may hide what it does behind zeros
-                folded = Folded(tried, x, fuse=fuse)
-                if not _agree(tried, folded, x):
+            shaken = _shaken(model)  # an untrained model may hide what it does behind zeros
+            for tried in (model, shaken):
+                if not _agree(tried, Folded(tried, x, fuse=fuse), x):
                     return None
+            if dtype is not None and not _sees_all(Folded(shaken, x, dtype=dtype, fuse=fuse), x, dtype):
+                return None
             return Folded(model, x, dtype=dtype, fuse=fuse)
     except Exception:  # tracing and copying run the model's code on stand-ins: what it raises is anybody's guess
         return None
@@ -112,16 +115,42 @@ class FoldedConv(nn.Module):
         self.bias.copy_(shift * scale if norm.bias is None else shift * scale + norm.bias)
 
     def forward(self, x: Tensor, add: Tensor | None = None, relu: bool = False) -> Tensor:
+        weight = self.weight
+        if x.dtype.itemsize > weight.dtype.itemsize and self.groups == 1:
+            x, weight = unrounded(x, weight.dtype), twice(weight)
         stride, padding, dilation = self.geometry
-        if relu and x.is_cuda and self.weight.dtype == torch.bfloat16:
+        if relu and x.is_cuda and weight.dtype == torch.bfloat16:
             add = None if add is None else add.to(torch.bfloat16)
             fused: Tensor = conv_relu(
-                x.to(torch.bfloat16), self.weight, self.bias, add, stride, padding, dilation, self.groups
+                x.to(torch.bfloat16), weight, self.bias, add, stride, padding, dilation, self.groups
             )
             return fused
-        out = F.conv2d(x, self.weight, self.bias, stride, padding, dilation, self.groups)
+        out = F.conv2d(x, weight, self.bias, stride, padding, dilation, self.groups)
         out = out if add is None else out + add
         return out.relu() if relu else out
+
+
+def unrounded(x: Tensor, dtype: torch.dtype) -> Tensor:
+    """Images (B, C, H, W) in a coarser dtype with nothing lost: what rounding takes away is more channels.
+
+    Rounded pixels spoil the attack of TRADES. bfloat16 keeps eight bits, and k/255 repeats the eight bits of k, so that
+    the first bit cut off is a one: every clean image is rounded up, and the start next to it, dithered by its noise, is
+    darker than it. KL is nearly even around an image, so the start decides the side, and it is the dark one for three
+    images of four: a training that hardly ever sees the other.
+    """
+    high = x.to(dtype)
+    low = (x.detach() - high.detach()).to(dtype)
+    return _padded(torch.cat([high, low], 1))
+
+
+def twice(weight: Tensor) -> Tensor:
+    """The weights that go with `unrounded` images."""
+    return _padded(torch.cat([weight, weight], 1))
+
+
+def _padded(x: Tensor) -> Tensor:
+    """Channels of zeros up to a multiple of eight, which kernels for bfloat16 would add by themselves."""
+    return F.pad(x, (0, 0, 0, 0, 0, -x.shape[1] % 8))
 
 
 @torch.library.custom_op(
@@ -289,6 +318,12 @@ def _agree(model: Classifier, other: Classifier, x: Tensor) -> bool:
     weights = torch.linspace(-1, 1, logits.shape[1], dtype=logits.dtype, device=logits.device)
     own_slope, slope = (_slope(each, x, weights).flatten(1) for each in (model, other))
     return bool(((own_slope - slope).norm(dim=1) <= SAME_SLOPE * own_slope.norm(dim=1)).all())
+
+
+def _sees_all(folded: Folded, x: Tensor, dtype: torch.dtype) -> bool:
+    """Whether images that were rounded before are any different to it."""
+    with torch.no_grad(), torch.autocast(x.device.type, dtype):
+        return not torch.equal(folded(x), folded(x.to(dtype).to(x.dtype)))
 
 
 def _slope(model: Classifier, x: Tensor, weights: Tensor) -> Tensor:

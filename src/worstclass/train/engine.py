@@ -24,6 +24,7 @@ class Frozen(nn.Module):
     """The same classifier, its parameters (same storage) without gradients: what an attack needs, and no more.
 
     A compiled backward computes every gradient its inputs ask for; through this view it stops at the images.
+    It leaves autocast: in bfloat16 the images would be rounded, and an attack that starts next to them misled.
     """
 
     def __init__(self, model: Classifier) -> None:
@@ -32,7 +33,8 @@ class Frozen(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         parameters = {name: parameter.detach() for name, parameter in self.model.named_parameters()}
-        logits: Tensor = functional_call(self.model, parameters, (x,))
+        with torch.autocast(x.device.type, enabled=False):
+            logits: Tensor = functional_call(self.model, parameters, (x,))
         return logits
 
 
@@ -78,28 +80,30 @@ class Engine:
     ) -> tuple[LossesOf, Callable[[], Classifier]]:
         """The losses of a batch, and a function that gives the model as attacks see it now; `x` are a few images.
 
-        `trained` is the model itself, or as several processes share it. Attacks see it in evaluation mode;
-        the fast engine folds it where it can, anew whenever it is asked for.
+        `trained` is the model itself, or as several processes share it. Attacks see it in evaluation mode; for speed,
+        and in bfloat16 for its unrounded pixels, it is folded where it can be, anew whenever it is asked for.
         """
 
         def losses(x: Tensor, x_adv: Tensor, y: Tensor) -> Losses:
             return objective.losses(trained, x, x_adv, y)
 
-        if not self.fast:
+        low = torch.bfloat16 if self.precision == "bf16" else None
+        if not self.fast and low is None:
             return losses, lambda: model
-        compiled_losses = torch.compile(losses, dynamic=False)
         x = x.contiguous(memory_format=self.memory_format)
-        folded = fold(model.eval(), x, dtype=torch.bfloat16 if self.precision == "bf16" else None, fuse=True)
-        attacked = OneGraph(torch.compile(folded or Frozen(model), dynamic=False))
-        if folded is None:
-            return compiled_losses, lambda: attacked
-        refresh = torch.compile(folded.refresh, dynamic=False)
+        folded = fold(model.eval(), x, dtype=low, fuse=self.fast)
+        attacked: Classifier = folded or Frozen(model)
+        refresh = folded.refresh if folded else lambda: None
+        if self.fast:
+            losses = torch.compile(losses, dynamic=False)
+            attacked = OneGraph(torch.compile(attacked, dynamic=False))
+            refresh = torch.compile(refresh, dynamic=False) if folded else refresh
 
         def fresh() -> Classifier:
             refresh()
             return attacked
 
-        return compiled_losses, fresh
+        return losses, fresh
 
     def set_up(self, device: torch.device) -> None:
         """Set what torch keeps globally: TF32 matrix products, or strict float32; and the choice of algorithms."""
