@@ -120,3 +120,18 @@ def test_either_engine_attacks_what_is_not_rounded(kind: str) -> None:
         for parameter in model.parameters():
             parameter.mul_(1.5)
         assert not torch.allclose(view()(x), before, rtol=0.1)  # it follows the model that trains
+
+
+def test_the_compiler_takes_it_whole() -> None:
+    x = pictures(16)
+    folded = fold(SmallCNN(10, 3).eval(), x, dtype=BF16, fuse=True)
+    assert folded is not None
+    compiled = torch.compile(folded, backend="aot_eager", fullgraph=True, dynamic=False)
+    slopes = []
+    for model in (folded, compiled):
+        images = x.clone().requires_grad_()
+        with torch.autocast("cpu", BF16):
+            slopes.append(torch.autograd.grad(model(images).logsumexp(1).sum(), images)[0])
+    assert slopes[0].dtype == x.dtype
+    assert bool(slopes[0].any())
+    assert torch.equal(*slopes)

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from tiny import tiny_config, write_tiny_npz
 from worstclass.attacks import pgd, trades_attack
 from worstclass.config import Method, make_config
-from worstclass.data import Images
+from worstclass.data import Images, to_float
 from worstclass.execution import no_waiting
 from worstclass.keeper import LAST, SELECTED
 from worstclass.models import make_model
@@ -112,6 +112,24 @@ def test_attacks_compile_to_the_same_images() -> None:
         generators = [torch.Generator(DEVICE).manual_seed(1) for _ in range(2)]
         one, other = (attack(m, x, y, generator=g) for m, g in zip((model, view()), generators, strict=True))
         assert ((one - other).abs() < 1e-9).double().mean() > 0.9999
+
+
+def test_the_attack_in_bfloat16_takes_no_side() -> None:
+    """As on a CPU (tests/test_unrounded.py), through the convolutions that only a GPU has."""
+    images = data(512)
+    x = to_float(images.x).contiguous(memory_format=torch.channels_last)
+    model = make_model("resnet18", num_classes=10, in_channels=3, seed=1).to(DEVICE).eval()
+    engine, attack = Engine(fast=True, precision="bf16"), trades_attack(eps=8 / 255)
+    _, view = engine.forwards(model, model, Natural(), x)
+    brighter = {}
+    for name, its, low in (("float32", model, False), ("rounded", model, True), ("seen", view(), True)):
+        generator = torch.Generator(DEVICE).manual_seed(1)
+        with torch.autocast("cuda", torch.bfloat16, enabled=low):
+            moved = attack(its, x, images.y, generator=generator) - x
+        brighter[name] = float((moved.mean((1, 2, 3)) > 0).float().mean())
+    print(f"brighter: {brighter}")
+    assert abs(brighter["seen"] - brighter["float32"]) < 0.1
+    assert abs(brighter["rounded"] - brighter["float32"]) > 0.1
 
 
 class Asking(nn.Module):
