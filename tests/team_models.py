@@ -2,6 +2,8 @@
 
 from torch import Tensor, nn
 
+from worstclass.models import make_model
+
 
 class Double(nn.Module):
     """A network in float64 behind float32 images."""
@@ -35,6 +37,11 @@ def normed(*, num_classes: int, in_channels: int) -> nn.Module:
     second = nn.Sequential(nn.Conv2d(8, 8, 3, padding=1), nn.BatchNorm2d(8, affine=False), nn.ReLU(), nn.Flatten())
     last = nn.Sequential(nn.Linear(8 * 4 * 4, 16), nn.BatchNorm1d(16, momentum=None), nn.ReLU())
     return Double(first, second, last, nn.Linear(16, num_classes))
+
+
+def residual(*, num_classes: int, in_channels: int) -> nn.Module:
+    """With the sums of a residual network."""
+    return Double(make_model("wrn10-1", num_classes=num_classes, in_channels=in_channels, seed=0))
 
 
 class Fading(nn.Module):

@@ -12,6 +12,7 @@ from torch import nn
 from tiny import assert_same_run, tiny_config, write_tiny_npz
 from worstclass import rng
 from worstclass.attacks import PGD, trades_attack
+from worstclass.attacks.folding import fold
 from worstclass.config import Config, Method
 from worstclass.data import Augment, Images, epoch_order, open_source, split_validation, to_float
 from worstclass.errors import TrainingError
@@ -271,6 +272,17 @@ def test_a_compiled_model_is_one_graph_with_and_without_gradients() -> None:
     assert not any(tensor.requires_grad for tensor in (plain, model(x), x))
     assert torch.equal(plain, network(x))
     assert torch.equal(ours, theirs)
+
+
+@pytest.mark.filterwarnings("default")
+def test_one_process_compiles_for_many_runs() -> None:
+    """By itself torch compiles eight versions of a function and goes on without, which a whole graph may not."""
+    Engine(fast=True).set_up(torch.device("cpu"))
+    x = to_float(images(6).x)
+    for seed in range(10):
+        folded = fold(make_model("small-cnn", num_classes=3, in_channels=1, seed=seed).eval(), x)
+        assert folded is not None
+        torch.compile(folded, backend="eager", fullgraph=True, dynamic=False)(x)
 
 
 def test_a_loss_that_is_not_finite_stops_the_run_and_says_where() -> None:

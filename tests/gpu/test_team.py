@@ -32,7 +32,7 @@ def team(tmp_path: Path) -> Iterator[Team]:
 @pytest.mark.parametrize("fast", [False, True])
 def test_a_team_of_one_is_a_process_alone(team: Team, fast: bool, tmp_path: Path) -> None:
     """In float64: in float32 the sign steps of the attack turn rounding into other weights within an epoch."""
-    config = tiny_config(write_tiny_npz(tmp_path / "tiny.npz"), model="team_models:normed", epochs=2)
+    config = tiny_config(write_tiny_npz(tmp_path / "tiny.npz"), model="team_models:residual", epochs=2)
     engine = Engine(fast=fast)
     weights = {}
     for name, its in (("alone", ALONE), ("team", team)):

@@ -1,8 +1,9 @@
 """A model in evaluation mode as the same function in fewer operations, for attacks, which call it by the hundred.
 
-BatchNorm is folded into the convolution before it. The folded weights are copies: `refresh` makes them anew from the
-model, which goes on training. In a captured step the bias, a sum and a ReLU after a convolution are part of it too, in
-bfloat16 on a GPU; called one by one, such convolutions would keep the host busier than they spare the device.
+BatchNorm is folded into the convolution before it, and the first convolution, in bfloat16, takes images in two parts
+so that it does not round them. The folded weights are copies: `refresh` makes them anew from the model, which goes on
+training. In a captured step the bias, a sum and a ReLU after a convolution are part of it too, in bfloat16 on a GPU;
+called one by one, such convolutions would keep the host busier than they spare the device.
 """
 
 import copy
@@ -33,25 +34,24 @@ def fold(model: Classifier, x: Tensor, *, dtype: torch.dtype | None = None, fuse
     """The folded model, its convolutions in `dtype`, and if `fuse`, what follows them part of them.
 
     None if the model cannot be traced, or the result is not the same function on `x`: a model that draws at random, or
-    whose traced copy has other gradients; or if `dtype` would round the images, which go to something else than a
-    convolution first. It is expected in evaluation mode.
+    whose traced copy has other gradients. It is expected in evaluation mode.
     """
     x = x[:TRIED_IMAGES]
     try:
         with allow_tf32(False):
-            shaken = _shaken(model)  # an untrained model may hide what it does behind zeros
-            for tried in (model, shaken):
+            for tried in (model, _shaken(model)):  # an untrained model may hide what it does behind zeros
                 if not _agree(tried, Folded(tried, x, fuse=fuse), x):
                     return None
-            if dtype is not None and not _sees_all(Folded(shaken, x, dtype=dtype, fuse=fuse), x, dtype):
-                return None
             return Folded(model, x, dtype=dtype, fuse=fuse)
     except Exception:  # tracing and copying run the model's code on stand-ins: what it raises is anybody's guess
         return None
 
 
 class Folded(nn.Module):
-    """The folded function. Everything but the convolutions shares its parameters with the model, without gradients."""
+    """The folded function. Everything but the convolutions shares its parameters with the model, without gradients.
+
+    `whole` says that its images go to convolutions alone that do not round them.
+    """
 
     def __init__(self, model: Classifier, x: Tensor, *, dtype: torch.dtype | None = None, fuse: bool = False) -> None:
         super().__init__()
@@ -63,6 +63,7 @@ class Folded(nn.Module):
                 _Shapes(fx.GraphModule(shared, graph)).run(x)
             _fuse_ends(graph, shared)
         self.module = fx.GraphModule(shared, graph)
+        self.whole = _takes_images_whole(graph, shared)
         self.convolutions = [part for part in self.module.modules() if isinstance(part, FoldedConv)]
 
     def forward(self, x: Tensor) -> Tensor:
@@ -82,9 +83,13 @@ class FoldedConv(nn.Module):
     weight: Tensor
     bias: Tensor
 
-    def __init__(self, convolution: nn.Conv2d, norm: nn.BatchNorm2d | None, dtype: torch.dtype | None) -> None:
+    def __init__(
+        self, convolution: nn.Conv2d, norm: nn.BatchNorm2d | None, dtype: torch.dtype | None, *, of_images: bool = False
+    ) -> None:
         super().__init__()
         self._source = (convolution, norm)  # in a tuple: the model's parts are not parts of this one
+        self.whole = convolution.groups == 1 or dtype is None  # what it is given, it does not round
+        self.in_two = of_images and self.whole and dtype == torch.bfloat16
         like = convolution.weight
         weight = torch.empty_like(like, dtype=dtype or like.dtype)
         self.register_buffer("weight", weight)
@@ -116,8 +121,8 @@ class FoldedConv(nn.Module):
 
     def forward(self, x: Tensor, add: Tensor | None = None, relu: bool = False) -> Tensor:
         weight = self.weight
-        if x.dtype.itemsize > weight.dtype.itemsize and self.groups == 1:
-            x, weight = unrounded(x, weight.dtype), twice(weight)
+        if self.in_two:
+            x, weight = in_two_parts(x), _padded(torch.cat([weight, weight], 1))
         stride, padding, dilation = self.geometry
         if relu and x.is_cuda and weight.dtype == torch.bfloat16:
             add = None if add is None else add.to(torch.bfloat16)
@@ -130,26 +135,20 @@ class FoldedConv(nn.Module):
         return out.relu() if relu else out
 
 
-def unrounded(x: Tensor, dtype: torch.dtype) -> Tensor:
-    """Images (B, C, H, W) in a coarser dtype with nothing lost: what rounding takes away is more channels.
+def in_two_parts(x: Tensor) -> Tensor:
+    """Images (B, C, H, W) in bfloat16, the bits that it cuts off as more channels, to 2^-17 of each pixel.
 
-    Rounded pixels spoil the attack of TRADES. bfloat16 keeps eight bits, and k/255 repeats the eight bits of k, so that
-    the first bit cut off is a one: every clean image is rounded up, and the start next to it, dithered by its noise, is
-    darker than it. KL is nearly even around an image, so the start decides the side, and it is the dark one for three
-    images of four: a training that hardly ever sees the other.
+    Rounded pixels mislead the attack of TRADES. k/255 repeats the eight bits of k, and bfloat16 keeps eight: the next
+    is a one, so that every pixel of a clean image is rounded up. The noise at the start next to it dithers that away;
+    the start is darker than the image as seen, evenly so, and KL, nearly even around an image, is climbed on that side.
     """
-    high = x.to(dtype)
-    low = (x.detach() - high.detach()).to(dtype)
-    return _padded(torch.cat([high, low], 1))
-
-
-def twice(weight: Tensor) -> Tensor:
-    """The weights that go with `unrounded` images."""
-    return _padded(torch.cat([weight, weight], 1))
+    whole = x.detach().float()
+    low = whole - (whole.view(torch.int32) & -0x10000).view(torch.float32)  # a compiler would cancel out two casts
+    return _padded(torch.cat([x - low, low], 1).to(torch.bfloat16))
 
 
 def _padded(x: Tensor) -> Tensor:
-    """Channels of zeros up to a multiple of eight, which kernels for bfloat16 would add by themselves."""
+    """Channels of zeros up to a multiple of eight, as GPUs want them in bfloat16."""
     return F.pad(x, (0, 0, 0, 0, 0, -x.shape[1] % 8))
 
 
@@ -238,7 +237,8 @@ def _fold_norms(graph: fx.Graph, model: Classifier, shared: Classifier, dtype: t
         norm = _module(after, model) if after is not None and calls[after.target] == 1 else None
         if not (_is_norm(norm) and norm.running_var is not None and not _hooked(norm)):
             norm = None
-        shared.set_submodule(str(node.target), FoldedConv(convolution, norm, dtype))
+        of_images = all(_is_image(source, shared) for source in node.all_input_nodes)
+        shared.set_submodule(str(node.target), FoldedConv(convolution, norm, dtype, of_images=of_images))
         if norm is not None:
             assert after is not None
             after.replace_all_uses_with(node)
@@ -272,6 +272,31 @@ def _fusible(convolution: Any, other: Any, shared: Classifier) -> bool:
     if len(convolution.users) > 1 or len(convolution.args) != 1 or other is convolution:
         return False
     return other is None or (isinstance(other, fx.Node) and other.meta["shape"] == convolution.meta["shape"])
+
+
+def _is_image(node: fx.Node, root: nn.Module) -> bool:
+    """Whether a node is the images, or made of them by nothing that has weights."""
+    if node.op == "placeholder":
+        return True
+    return not _weighs(node, root) and any(_is_image(source, root) for source in node.all_input_nodes)
+
+
+def _weighs(node: fx.Node, root: nn.Module) -> bool:
+    """Whether a node is the work of weights, of a module or taken from one."""
+    module = _module(node, root)
+    if module is not None:
+        return isinstance(module, FoldedConv) or any(True for _ in module.parameters())
+    return any(n.op == "get_attr" and isinstance(_attribute(n, root), nn.Parameter) for n in node.all_input_nodes)
+
+
+def _attribute(node: fx.Node, root: nn.Module) -> Any:
+    return operator.attrgetter(str(node.target))(root)
+
+
+def _takes_images_whole(graph: fx.Graph, root: nn.Module) -> bool:
+    takers = [n for n in graph.nodes if _weighs(n, root) and any(_is_image(m, root) for m in n.all_input_nodes)]
+    modules = [_module(node, root) for node in takers]
+    return all(isinstance(module, FoldedConv) and module.whole for module in modules)
 
 
 def _module(node: fx.Node, root: nn.Module) -> nn.Module | None:
@@ -318,12 +343,6 @@ def _agree(model: Classifier, other: Classifier, x: Tensor) -> bool:
     weights = torch.linspace(-1, 1, logits.shape[1], dtype=logits.dtype, device=logits.device)
     own_slope, slope = (_slope(each, x, weights).flatten(1) for each in (model, other))
     return bool(((own_slope - slope).norm(dim=1) <= SAME_SLOPE * own_slope.norm(dim=1)).all())
-
-
-def _sees_all(folded: Folded, x: Tensor, dtype: torch.dtype) -> bool:
-    """Whether images that were rounded before are any different to it."""
-    with torch.no_grad(), torch.autocast(x.device.type, dtype):
-        return not torch.equal(folded(x), folded(x.to(dtype).to(x.dtype)))
 
 
 def _slope(model: Classifier, x: Tensor, weights: Tensor) -> Tensor:

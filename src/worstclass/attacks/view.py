@@ -91,10 +91,11 @@ def search_view(model: Classifier, x: Tensor, *, precision: Precision = "fp32", 
     slower there.
     """
     bf16 = precision == "bf16"
-    folded = None if as_it_is else fold(model, x, dtype=torch.bfloat16 if bf16 else None)
+    dtype = torch.bfloat16 if bf16 else None
+    folded = None if as_it_is else fold(model, x, dtype=dtype)
     if folded is None:
         return View(model, model, own_format=True, bf16=bf16)
-    plain = folded if x.is_cuda else Folded(model, x)
+    plain = folded if x.is_cuda else Folded(model, x, dtype=dtype)
     plain.to(memory_format=torch.channels_last)  # type: ignore[call-overload]  # torch's stub lacks it
     return View(folded, plain, own_format=False, bf16=bf16)
 

@@ -1,7 +1,9 @@
-"""How a step is executed: as it is, or compiled and captured as one CUDA graph. What it computes is in step.py."""
+"""How a step is executed: as it is, or compiled and captured as one CUDA graph, in which precision. What it computes is
+in step.py."""
 
 import importlib
 import os
+import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -17,6 +19,7 @@ from worstclass.execution import Precision, compiling, no_waiting, set_tf32
 from worstclass.types import Classifier, Losses, Objective
 
 WARM_UP_STEPS, WARM_UP_STEPS_SHARED = 3, 11  # DistributedDataParallel settles within ten
+MANY_RUNS = 256  # compilations of one function that a process may ask for; torch stops at 8, and each run has a few
 LossesOf = Callable[[Tensor, Tensor, Tensor], Losses]  # of images, attacked images and labels
 
 
@@ -24,7 +27,6 @@ class Frozen(nn.Module):
     """The same classifier, its parameters (same storage) without gradients: what an attack needs, and no more.
 
     A compiled backward computes every gradient its inputs ask for; through this view it stops at the images.
-    It leaves autocast: in bfloat16 the images would be rounded, and an attack that starts next to them misled.
     """
 
     def __init__(self, model: Classifier) -> None:
@@ -33,14 +35,28 @@ class Frozen(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         parameters = {name: parameter.detach() for name, parameter in self.model.named_parameters()}
-        with torch.autocast(x.device.type, enabled=False):
-            logits: Tensor = functional_call(self.model, parameters, (x,))
+        logits: Tensor = functional_call(self.model, parameters, (x,))
         return logits
 
 
+class OutsideAutocast(nn.Module):
+    """The same classifier in its own precision: bfloat16 would round the images and mislead attacks."""
+
+    def __init__(self, model: Classifier) -> None:
+        super().__init__()
+        self.model = model
+
+    def forward(self, x: Tensor) -> Tensor:
+        with torch.autocast(x.device.type, enabled=False):
+            logits: Tensor = self.model(x)
+            return logits
+
+
 class OneGraph(nn.Module):
-    """A compiled classifier, always called for its gradient, which is dropped where none is asked for: compiling it
-    again for calls without one takes seconds, and keeping what a backward would need for a moment takes nothing."""
+    """A compiled classifier as one graph for calls with and without gradients.
+
+    It is always called for its gradient, which is dropped where none is asked for: compiling it again takes seconds.
+    """
 
     def __init__(self, model: Callable[[Tensor], Tensor]) -> None:
         super().__init__()
@@ -76,12 +92,18 @@ class Engine:
             yield
 
     def forwards(
-        self, model: Classifier, trained: Classifier, objective: Objective, x: Tensor
+        self,
+        model: Classifier,
+        trained: Classifier,
+        objective: Objective,
+        x: Tensor,
+        *,
+        on_fallback: Callable[[str], None] = warnings.warn,
     ) -> tuple[LossesOf, Callable[[], Classifier]]:
         """The losses of a batch, and a function that gives the model as attacks see it now; `x` are a few images.
 
         `trained` is the model itself, or as several processes share it. Attacks see it in evaluation mode; for speed,
-        and in bfloat16 for its unrounded pixels, it is folded where it can be, anew whenever it is asked for.
+        and in bfloat16 so as not to round the images, it is folded where it can be, anew whenever it is asked for.
         """
 
         def losses(x: Tensor, x_adv: Tensor, y: Tensor) -> Losses:
@@ -92,7 +114,14 @@ class Engine:
             return losses, lambda: model
         x = x.contiguous(memory_format=self.memory_format)
         folded = fold(model.eval(), x, dtype=low, fuse=self.fast)
-        attacked: Classifier = folded or Frozen(model)
+        if low is not None and folded is not None and not folded.whole:
+            folded = None
+        attacked = folded or (Frozen(model) if self.fast else model)
+        if low is not None and folded is None and all(p.dtype.itemsize >= 4 for p in model.parameters()):
+            attacked = OutsideAutocast(attacked)
+            on_fallback(
+                "bf16 would round this model's images: attacks in training compute in the model's own precision."
+            )
         refresh = folded.refresh if folded else lambda: None
         if self.fast:
             losses = torch.compile(losses, dynamic=False)
@@ -107,6 +136,9 @@ class Engine:
 
     def set_up(self, device: torch.device) -> None:
         """Set what torch keeps globally: TF32 matrix products, or strict float32; and the choice of algorithms."""
+        if self.fast:
+            dynamo: Any = importlib.import_module("torch._dynamo.config")
+            dynamo.recompile_limit = max(dynamo.recompile_limit, MANY_RUNS)
         if device.type != "cuda":
             return
         torch.cuda.set_device(device)  # graphs are captured and replayed on the current one

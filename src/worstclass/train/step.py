@@ -19,7 +19,7 @@ from worstclass.types import Classifier, ClassWeights, Losses, Objective
 class TrainStep:
     """What a step reads and writes; calling it with the indices (B,) of a batch takes the step.
 
-    `losses` are the objective's, and `view` gives the model as the attack sees it: both as they are, or compiled.
+    `losses` are the objective's, and `view` gives the model as the attack sees it: both as the engine has them.
     Of a `team`, each process attacks its share of the batch, and all take the step together.
     """
 

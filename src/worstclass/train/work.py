@@ -57,7 +57,7 @@ def prepare(
         for images, size in ((train, batch_size), (valid, VALID_BATCH))
     )
     try:
-        return _prepare(state, trained, feed, valid_feed, objective, plan, engine, team)
+        return _prepare(state, trained, feed, valid_feed, objective, plan, engine, team, on_fallback)
     except UserError:
         raise
     except Exception as error:  # compilers and captures fail in many ways
@@ -69,7 +69,7 @@ def prepare(
         on_fallback(f"the fast engine cannot take this model ({reason}): going on with the eager one.")
         engine = replace(engine, fast=False)
         _lay_out(state.model, engine)
-        return _prepare(state, trained, feed, valid_feed, objective, plan, engine, team)
+        return _prepare(state, trained, feed, valid_feed, objective, plan, engine, team, on_fallback)
 
 
 def check_batch(batch_size: int, team: Team) -> None:
@@ -91,11 +91,13 @@ def _prepare(
     plan: Plan,
     engine: Engine,
     team: Team,
+    on_fallback: Callable[[str], None],
 ) -> Work:
     train, valid = feed.images, valid_feed.images
     device, num_classes = train.y.device, len(state.strategy.weights.natural)
     engine.set_up(device)
-    losses, view = engine.forwards(state.model, trained, objective, to_float(valid.x[:VALID_BATCH]))
+    few = to_float(valid.x[:VALID_BATCH])
+    losses, view = engine.forwards(state.model, trained, objective, few, on_fallback=on_fallback)
     step = TrainStep(
         model=state.model,
         losses=losses,
