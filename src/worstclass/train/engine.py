@@ -138,7 +138,8 @@ class Engine:
         """Set what torch keeps globally: TF32 matrix products, or strict float32; and the choice of algorithms."""
         if self.fast:
             dynamo: Any = importlib.import_module("torch._dynamo.config")
-            dynamo.recompile_limit = max(dynamo.recompile_limit, MANY_RUNS)
+            if hasattr(dynamo, "recompile_limit"):  # older torch has another name for it
+                dynamo.recompile_limit = max(dynamo.recompile_limit, MANY_RUNS)
         if device.type != "cuda":
             return
         torch.cuda.set_device(device)  # graphs are captured and replayed on the current one
