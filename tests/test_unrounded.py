@@ -22,6 +22,7 @@ from worstclass.train.engine import Engine, OneGraph, OutsideAutocast
 
 BF16 = torch.bfloat16
 pytestmark = pytest.mark.filterwarnings("ignore:mkldnn_matmul")  # a CPU without bfloat16 of its own
+needs_compiler = pytest.mark.skipif(shutil.which("g++") is None, reason="needs a compiler")
 
 
 def pictures(size: int, side: int = 8) -> Tensor:
@@ -95,9 +96,6 @@ def test_a_convolution_of_both_parts_is_that_of_the_images(channels: int) -> Non
     assert torch.allclose(slope, exact_slope, rtol=0.01, atol=0.01 * float(exact_slope.abs().max()))
     folded = FoldedConv(convolution, None, BF16, of_images=True)
     assert torch.allclose(folded(x).double(), exact, rtol=2**-7, atol=2**-7 * float(size))
-
-
-needs_compiler = pytest.mark.skipif(shutil.which("g++") is None, reason="needs a compiler")
 
 
 @needs_compiler

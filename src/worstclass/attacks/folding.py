@@ -50,7 +50,7 @@ def fold(model: Classifier, x: Tensor, *, dtype: torch.dtype | None = None, fuse
 class Folded(nn.Module):
     """The folded function. Everything but the convolutions shares its parameters with the model, without gradients.
 
-    `whole` says that its images go to convolutions alone that do not round them.
+    `whole` says that nothing rounds the images.
     """
 
     def __init__(self, model: Classifier, x: Tensor, *, dtype: torch.dtype | None = None, fuse: bool = False) -> None:
@@ -63,7 +63,7 @@ class Folded(nn.Module):
                 _Shapes(fx.GraphModule(shared, graph)).run(x)
             _fuse_ends(graph, shared)
         self.module = fx.GraphModule(shared, graph)
-        self.whole = _takes_images_whole(graph, shared)
+        self.whole = dtype is None or _takes_images_in_two(graph, shared)
         self.convolutions = [part for part in self.module.modules() if isinstance(part, FoldedConv)]
 
     def forward(self, x: Tensor) -> Tensor:
@@ -88,9 +88,8 @@ class FoldedConv(nn.Module):
     ) -> None:
         super().__init__()
         self._source = (convolution, norm)  # in a tuple: the model's parts are not parts of this one
-        self.whole = convolution.groups == 1 or dtype is None  # what it is given, it does not round
-        self.in_two = of_images and self.whole and dtype == torch.bfloat16
-        like = convolution.weight
+        self.in_two = of_images and dtype == torch.bfloat16 and convolution.groups == 1
+        like = self._for_parts(convolution.weight)
         weight = torch.empty_like(like, dtype=dtype or like.dtype)
         self.register_buffer("weight", weight)
         self.register_buffer("bias", weight.new_zeros(len(weight)))
@@ -107,7 +106,7 @@ class FoldedConv(nn.Module):
         convolution, norm = self._source
         weight, bias = convolution.weight, convolution.bias
         if norm is None:
-            self.weight.copy_(weight)
+            self.weight.copy_(self._for_parts(weight))
             if bias is not None:
                 self.bias.copy_(bias)
             return
@@ -116,23 +115,25 @@ class FoldedConv(nn.Module):
         scale = torch.rsqrt(norm.running_var + norm.eps)
         scale = scale if norm.weight is None else scale * norm.weight
         shift = -norm.running_mean if bias is None else bias - norm.running_mean
-        self.weight.copy_(weight * scale.view(-1, 1, 1, 1))
+        self.weight.copy_(self._for_parts(weight * scale.view(-1, 1, 1, 1)))
         self.bias.copy_(shift * scale if norm.bias is None else shift * scale + norm.bias)
 
     def forward(self, x: Tensor, add: Tensor | None = None, relu: bool = False) -> Tensor:
-        weight = self.weight
-        if self.in_two:
-            x, weight = in_two_parts(x), _padded(torch.cat([weight, weight], 1))
+        x = in_two_parts(x) if self.in_two else x
         stride, padding, dilation = self.geometry
-        if relu and x.is_cuda and weight.dtype == torch.bfloat16:
+        if relu and x.is_cuda and self.weight.dtype == torch.bfloat16:
             add = None if add is None else add.to(torch.bfloat16)
             fused: Tensor = conv_relu(
-                x.to(torch.bfloat16), weight, self.bias, add, stride, padding, dilation, self.groups
+                x.to(torch.bfloat16), self.weight, self.bias, add, stride, padding, dilation, self.groups
             )
             return fused
-        out = F.conv2d(x, weight, self.bias, stride, padding, dilation, self.groups)
+        out = F.conv2d(x, self.weight, self.bias, stride, padding, dilation, self.groups)
         out = out if add is None else out + add
         return out.relu() if relu else out
+
+    def _for_parts(self, weight: Tensor) -> Tensor:
+        """The weights for the input as `forward` takes it."""
+        return _padded(torch.cat([weight, weight], 1)) if self.in_two else weight
 
 
 def in_two_parts(x: Tensor) -> Tensor:
@@ -285,7 +286,7 @@ def _weighs(node: fx.Node, root: nn.Module) -> bool:
     """Whether a node is the work of weights, of a module or taken from one."""
     module = _module(node, root)
     if module is not None:
-        return isinstance(module, FoldedConv) or any(True for _ in module.parameters())
+        return isinstance(module, FoldedConv) or next(module.parameters(), None) is not None
     return any(n.op == "get_attr" and isinstance(_attribute(n, root), nn.Parameter) for n in node.all_input_nodes)
 
 
@@ -293,10 +294,10 @@ def _attribute(node: fx.Node, root: nn.Module) -> Any:
     return operator.attrgetter(str(node.target))(root)
 
 
-def _takes_images_whole(graph: fx.Graph, root: nn.Module) -> bool:
+def _takes_images_in_two(graph: fx.Graph, root: nn.Module) -> bool:
     takers = [n for n in graph.nodes if _weighs(n, root) and any(_is_image(m, root) for m in n.all_input_nodes)]
     modules = [_module(node, root) for node in takers]
-    return all(isinstance(module, FoldedConv) and module.whole for module in modules)
+    return all(isinstance(module, FoldedConv) and module.in_two for module in modules)
 
 
 def _module(node: fx.Node, root: nn.Module) -> nn.Module | None:

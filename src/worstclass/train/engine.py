@@ -19,7 +19,7 @@ from worstclass.execution import Precision, compiling, no_waiting, set_tf32
 from worstclass.types import Classifier, Losses, Objective
 
 WARM_UP_STEPS, WARM_UP_STEPS_SHARED = 3, 11  # DistributedDataParallel settles within ten
-MANY_RUNS = 256  # compilations of one function that a process may ask for; torch stops at 8, and each run has a few
+RECOMPILE_LIMIT = 256  # of one function in a process; torch's own, 8, is used up by a few runs
 LossesOf = Callable[[Tensor, Tensor, Tensor], Losses]  # of images, attacked images and labels
 
 
@@ -114,10 +114,10 @@ class Engine:
             return losses, lambda: model
         x = x.contiguous(memory_format=self.memory_format)
         folded = fold(model.eval(), x, dtype=low, fuse=self.fast)
-        if low is not None and folded is not None and not folded.whole:
-            folded = None
+        rounds = low is not None and not (folded and folded.whole)
+        folded = None if rounds else folded
         attacked = folded or (Frozen(model) if self.fast else model)
-        if low is not None and folded is None and all(p.dtype.itemsize >= 4 for p in model.parameters()):
+        if rounds and all(p.dtype.itemsize >= 4 for p in model.parameters()):
             attacked = OutsideAutocast(attacked)
             on_fallback(
                 "bf16 would round this model's images: attacks in training compute in the model's own precision."
@@ -139,7 +139,7 @@ class Engine:
         if self.fast:
             dynamo: Any = importlib.import_module("torch._dynamo.config")
             if hasattr(dynamo, "recompile_limit"):  # older torch has another name for it
-                dynamo.recompile_limit = max(dynamo.recompile_limit, MANY_RUNS)
+                dynamo.recompile_limit = max(dynamo.recompile_limit, RECOMPILE_LIMIT)
         if device.type != "cuda":
             return
         torch.cuda.set_device(device)  # graphs are captured and replayed on the current one
