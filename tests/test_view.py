@@ -133,6 +133,12 @@ def test_roundings_at_the_corners_of_relus_are_no_reason_to_refuse() -> None:
         assert fold(model, torch.rand(16, 3, 32, 32, generator=generator(seed, "noise"))) is not None
 
 
+def test_a_deep_network_is_folded_too() -> None:
+    """Shaken weights that were all larger made the values of a deep network overflow: nothing could be compared."""
+    model = make_model("wrn70-2", num_classes=10, in_channels=3, seed=1).eval()
+    assert fold(model, torch.rand(4, 3, 8, 8, generator=generator(0, "noise"))) is not None
+
+
 def test_sums_and_relus_become_part_of_the_convolutions() -> None:
     """A ResNet has a ReLU for each convolution but those on the shortcuts, and calls none of them by itself."""
     folded = Folded(ResNet18(10).eval(), torch.rand(2, 3, 16, 16), fuse=True)

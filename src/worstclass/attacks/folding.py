@@ -323,14 +323,18 @@ def _is_relu(node: fx.Node, root: nn.Module) -> bool:
 
 
 def _shaken(model: Classifier) -> Classifier:
-    """A copy with other weights and BatchNorm statistics, all of them away from zero."""
+    """A copy with other weights and BatchNorm statistics, none of them zero, its values about as large."""
     model = copy.deepcopy(model)
     source = torch.Generator().manual_seed(0)
     with torch.no_grad():
         for tensor in (*model.parameters(), *model.buffers()):
-            if tensor.is_floating_point():
-                noise = torch.rand(tensor.shape, generator=source).to(tensor)
-                tensor.add_(0.2 * (tensor.abs().mean() + 0.05) * (noise + 0.5))  # upwards: a variance stays one
+            if not tensor.is_floating_point():
+                continue
+            noise, size = torch.rand(tensor.shape, generator=source).to(tensor), tensor.abs().mean()
+            if isinstance(tensor, nn.Parameter) and tensor.dim() > 1:  # both ways: sums over many inputs stay as large
+                tensor.add_((noise - 0.5) * torch.where(size > 0, size, tensor[0].numel() ** -0.5))
+            else:
+                tensor.add_(0.2 * (size + 0.05) * (noise + 0.5))  # upwards: a variance stays one
     return model
 
 
@@ -343,7 +347,8 @@ def _agree(model: Classifier, other: Classifier, x: Tensor) -> bool:
             return False
     weights = torch.linspace(-1, 1, logits.shape[1], dtype=logits.dtype, device=logits.device)
     own_slope, slope = (_slope(each, x, weights).flatten(1) for each in (model, other))
-    return bool(((own_slope - slope).norm(dim=1) <= SAME_SLOPE * own_slope.norm(dim=1)).all())
+    apart, size = (own_slope - slope).norm(dim=1), own_slope.norm(dim=1)
+    return bool((size.isfinite() & (apart <= SAME_SLOPE * size)).all())
 
 
 def _slope(model: Classifier, x: Tensor, weights: Tensor) -> Tensor:

@@ -5,7 +5,7 @@ import importlib
 import os
 import warnings
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -15,7 +15,7 @@ from torch.func import functional_call
 
 from worstclass.attacks.folding import fold
 from worstclass.errors import UserError
-from worstclass.execution import Precision, compiling, no_waiting, set_tf32
+from worstclass.execution import Precision, aside, compiling, no_waiting, set_tf32, side_stream
 from worstclass.types import Classifier, Losses, Objective
 
 WARM_UP_STEPS, WARM_UP_STEPS_SHARED = 3, 11  # DistributedDataParallel settles within ten
@@ -84,11 +84,14 @@ class Engine:
     def memory_format(self) -> torch.memory_format:
         return torch.channels_last if self.fast else torch.contiguous_format
 
+    def autocast(self, device: torch.device) -> AbstractContextManager[object]:
+        """bfloat16 inside, if asked for; the networks keep their heads in full precision."""
+        return torch.autocast(device.type, torch.bfloat16, enabled=self.precision == "bf16", cache_enabled=False)
+
     @contextmanager
     def context(self, device: torch.device) -> Iterator[None]:
-        """bfloat16 inside, if asked for (the networks keep their heads in full precision); small functions compiled."""
-        bf16 = torch.autocast(device.type, torch.bfloat16, enabled=self.precision == "bf16", cache_enabled=False)
-        with bf16, compiling(self.fast):
+        """The same, small functions compiled: that takes seconds for each, and is for work done many thousand times."""
+        with self.autocast(device), compiling(self.fast):
             yield
 
     def forwards(
@@ -205,16 +208,13 @@ class Captured:
         work: Callable[[Tensor], None], size: int, generator: torch.Generator, warm_up: int
     ) -> tuple[Tensor, torch.cuda.CUDAGraph]:
         index = torch.arange(size, device=generator.device)
-        stream = torch.cuda.Stream(generator.device)
-        stream.wait_stream(torch.cuda.current_stream())
-        with torch.cuda.stream(stream):
+        with aside(generator.device):
             for _ in range(warm_up - 1):
                 work(index)
             with no_waiting():
                 work(index)
-        torch.cuda.current_stream().wait_stream(stream)
         graph = torch.cuda.CUDAGraph()
         graph.register_generator_state(generator)
-        with torch.cuda.graph(graph):
+        with torch.cuda.graph(graph, stream=side_stream(generator.device)):
             work(index)
         return index, graph

@@ -116,7 +116,7 @@ def _prepare(
     )
     valid_step = ValidStep(
         view=view,
-        context=engine.context,
+        context=engine.autocast,
         memory_format=engine.memory_format,
         objective=objective,
         attack=plan.valid_attack,
