@@ -13,10 +13,10 @@ from worstclass.runs import open_run
 from worstclass.subjects import CARD, OUTCOMES, load_card
 
 ROOT = Path(__file__).parents[1] / "results"
-FOLDERS = sorted(path.parent for path in ROOT.glob(f"*/{CARD}"))
+FOLDERS = sorted(path.parent for path in ROOT.rglob(CARD))
 
 
-@pytest.mark.parametrize("folder", FOLDERS, ids=lambda folder: folder.name)
+@pytest.mark.parametrize("folder", FOLDERS, ids=lambda folder: str(folder.relative_to(ROOT)))
 def test_a_published_run(folder: Path) -> None:
     """Recipe, log, card and outcomes fit together, and the table shows the card."""
     run, card, outcomes = open_run(folder), load_card(folder), Outcomes.load(folder / OUTCOMES)
