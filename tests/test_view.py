@@ -20,7 +20,7 @@ from odd_models import (
     parametrized,
 )
 from oracles import unchanged
-from worstclass.attacks.folding import Folded, FoldedConv, conv_relu, fold
+from worstclass.attacks.folding import Folded, FoldedConv, _agree, conv_relu, fold
 from worstclass.attacks.view import Strict, View, search_view
 from worstclass.models import ResNet18, SmallCNN, WideResNet, make_model
 from worstclass.models.normalization import Normalized
@@ -148,6 +148,51 @@ def test_sums_and_relus_become_part_of_the_convolutions() -> None:
     assert len(fused) == 17
     assert sum(node.args[1] is not None for node in fused) == 8
     assert not [node for node in folded.module.graph.nodes if node.op == "call_function" and "relu" in node.name]
+
+
+class Whisper(nn.Module):
+    """Beside a model, a random branch that is scaled down nearly to nothing, as ConvNeXt scales untrained ones."""
+
+    def __init__(self, *shape: int) -> None:
+        super().__init__()
+        self.model, self.scale = SmallCNN(10, 3), nn.Parameter(torch.full(shape, 1e-6))
+
+    def forward(self, x: Tensor) -> Tensor:
+        logits: Tensor = self.model(x + self.scale * torch.randn(1, 3, 16, 16))
+        return logits
+
+
+@pytest.mark.parametrize("shape", [(), (3, 1, 1), (1, 3, 1, 1)])
+def test_nor_behind_what_is_nearly_zero(shape: tuple[int, ...]) -> None:
+    assert fold(Whisper(*shape).eval(), torch.rand(4, 3, 16, 16)) is None
+
+
+def test_models_in_half_precision_and_with_empty_weights_are_folded() -> None:
+    x = torch.rand(4, 3, 16, 16)
+    for seed in range(3):
+        model = make_model("small-cnn", num_classes=10, in_channels=3, seed=seed).eval()
+        model.empty = nn.Parameter(torch.zeros(0, 2))
+        assert fold(model, x) is not None
+        assert fold(model.half(), x.half()) is not None
+
+
+class Turned(nn.Module):
+    """The same values with the opposite slope; both `size` times larger than in a linear model."""
+
+    def __init__(self, size: float, turned: bool) -> None:
+        super().__init__()
+        self.size, self.turned = size, turned
+
+    def forward(self, x: Tensor) -> Tensor:
+        logits = self.size * x.flatten(1)[:, :10]
+        return 2 * logits.detach() - logits if self.turned else logits
+
+
+@pytest.mark.parametrize("size", [1.0, 1e25])
+def test_slopes_that_overflow_are_not_the_same(size: float) -> None:
+    x, model = torch.rand(4, 3, 4, 4), Turned(size, turned=False)
+    assert not _agree(model, Turned(size, turned=True), x)
+    assert _agree(model, model, x) == (size == 1)
 
 
 @pytest.mark.parametrize("wrapper", [Random, BakedRandom, Coin, Quantised])

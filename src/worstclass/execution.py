@@ -73,27 +73,23 @@ def on(device: torch.device) -> AbstractContextManager[object]:
     return torch.cuda.device(device) if device.type == "cuda" else nullcontext()
 
 
-def side_stream(device: torch.device) -> torch.cuda.Stream:
-    """The one stream of a GPU where steps are captured, and where what they will meet must have been made."""
-    return _stream_of(torch.cuda.current_device() if device.index is None else device.index)
-
-
-@functools.cache
-def _stream_of(index: int) -> torch.cuda.Stream:
-    return torch.cuda.Stream(index)
-
-
 @contextmanager
 def aside(device: torch.device) -> Iterator[None]:
-    """Work on the side stream of a GPU, in order with what comes before and after; on a CPU, just work."""
+    """Work on another stream of a GPU, always the same one, in order with what comes before and after; on a CPU, just
+    work. Only there can a step be captured, and what adds up its gradients must have been made there."""
     if device.type != "cuda":
         yield
         return
-    stream = side_stream(device)
+    stream = _side_stream(torch.cuda.current_device() if device.index is None else device.index)
     stream.wait_stream(torch.cuda.current_stream(device))
     with torch.cuda.stream(stream):
         yield
     torch.cuda.current_stream(device).wait_stream(stream)
+
+
+@functools.cache
+def _side_stream(index: int) -> torch.cuda.Stream:
+    return torch.cuda.Stream(index)
 
 
 def wait(device: torch.device) -> None:

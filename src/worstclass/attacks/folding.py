@@ -39,8 +39,8 @@ def fold(model: Classifier, x: Tensor, *, dtype: torch.dtype | None = None, fuse
     x = x[:TRIED_IMAGES]
     try:
         with allow_tf32(False):
-            for tried in (model, _shaken(model)):  # an untrained model may hide what it does behind zeros
-                if not _agree(tried, Folded(tried, x, fuse=fuse), x):
+            for tried, seen in ((model, x), _shaken(model, x)):  # an untrained model may hide what it does behind zeros
+                if not _agree(tried, Folded(tried, seen, fuse=fuse), seen):
                     return None
             return Folded(model, x, dtype=dtype, fuse=fuse)
     except Exception:  # tracing and copying run the model's code on stand-ins: what it raises is anybody's guess
@@ -322,20 +322,23 @@ def _is_relu(node: fx.Node, root: nn.Module) -> bool:
     return type(module) is nn.ReLU and not _hooked(module)
 
 
-def _shaken(model: Classifier) -> Classifier:
-    """A copy with other weights and BatchNorm statistics, none of them zero, its values about as large."""
+def _shaken(model: Classifier, x: Tensor) -> tuple[Classifier, Tensor]:
+    """A copy with other weights and BatchNorm statistics, away from zero, its values about as large; and `x` for it.
+
+    Of a model in half precision the copy is in float32: rounding alone would part two equal ones.
+    """
     model = copy.deepcopy(model)
     source = torch.Generator().manual_seed(0)
     with torch.no_grad():
         for tensor in (*model.parameters(), *model.buffers()):
-            if not tensor.is_floating_point():
+            if not tensor.is_floating_point() or tensor.numel() == 0:
                 continue
             noise, size = torch.rand(tensor.shape, generator=source).to(tensor), tensor.abs().mean()
             if isinstance(tensor, nn.Parameter) and tensor.dim() > 1:  # both ways: sums over many inputs stay as large
-                tensor.add_((noise - 0.5) * torch.where(size > 0, size, tensor[0].numel() ** -0.5))
+                tensor.add_((noise - 0.5) * size.clamp(min=0.3 * tensor[0].numel() ** -0.5))
             else:
                 tensor.add_(0.2 * (size + 0.05) * (noise + 0.5))  # upwards: a variance stays one
-    return model
+    return (model.float(), x.float()) if x.dtype.itemsize < 4 else (model, x)
 
 
 def _agree(model: Classifier, other: Classifier, x: Tensor) -> bool:

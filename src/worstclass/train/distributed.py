@@ -3,7 +3,6 @@
 import torch
 from torch.nn.parallel import DistributedDataParallel
 
-from worstclass.execution import aside
 from worstclass.models.synced import sync_norms
 from worstclass.stats import COLUMNS
 from worstclass.team import Team
@@ -17,8 +16,7 @@ def shared(model: Classifier, team: Team) -> Classifier:
     if team.alone:
         return model
     sync_norms(model)
-    with aside(next(model.parameters()).device):  # it adds up gradients where it was made: there it can be captured
-        wrapped = DistributedDataParallel(model, static_graph=True)  # static: a parameter may go unused
+    wrapped = DistributedDataParallel(model, static_graph=True)  # static: a parameter may go unused
     wrapped.require_forward_param_sync = False  # two forwards before one backward: buffers must not be written between
     return wrapped
 

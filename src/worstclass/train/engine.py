@@ -15,7 +15,7 @@ from torch.func import functional_call
 
 from worstclass.attacks.folding import fold
 from worstclass.errors import UserError
-from worstclass.execution import Precision, aside, compiling, no_waiting, set_tf32, side_stream
+from worstclass.execution import Precision, aside, compiling, no_waiting, set_tf32
 from worstclass.types import Classifier, Losses, Objective
 
 WARM_UP_STEPS, WARM_UP_STEPS_SHARED = 3, 11  # DistributedDataParallel settles within ten
@@ -213,8 +213,8 @@ class Captured:
                 work(index)
             with no_waiting():
                 work(index)
-        graph = torch.cuda.CUDAGraph()
-        graph.register_generator_state(generator)
-        with torch.cuda.graph(graph, stream=side_stream(generator.device)):
-            work(index)
+            graph = torch.cuda.CUDAGraph()
+            graph.register_generator_state(generator)
+            with torch.cuda.graph(graph, stream=torch.cuda.current_stream()):
+                work(index)
         return index, graph

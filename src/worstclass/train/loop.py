@@ -107,7 +107,7 @@ def validate(
     engine, device = Engine(), images.x.device
     step = ValidStep(
         view=lambda: model,
-        context=engine.context,
+        context=engine.autocast,
         memory_format=engine.memory_format,
         objective=objective,
         attack=attack,

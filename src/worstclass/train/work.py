@@ -2,6 +2,7 @@
 
 import warnings
 from collections.abc import Callable
+from contextlib import nullcontext
 from dataclasses import replace
 from typing import NamedTuple
 
@@ -11,6 +12,7 @@ from torch.distributed import DistError
 
 from worstclass.data import Feed, Images, make_feed, to_float
 from worstclass.errors import UserError
+from worstclass.execution import aside
 from worstclass.stats import ClassStats
 from worstclass.team import ALONE, Team
 from worstclass.train.distributed import shared
@@ -51,7 +53,8 @@ def prepare(
     batch_size = plan.batch_size_for(len(train))
     check_batch(batch_size, team)
     _lay_out(state.model, engine)
-    trained = shared(state.model, team)
+    with aside(device) if engine.fast else nullcontext():  # it adds up gradients where it was made, for a capture
+        trained = shared(state.model, team)
     feed, valid_feed = (
         make_feed(images, device, window=size, limit=data_limit)
         for images, size in ((train, batch_size), (valid, VALID_BATCH))
