@@ -230,30 +230,32 @@ def test_a_hook_is_kept() -> None:
 
 
 class Peculiar(nn.Module):
-    """Convolutions that may not be fused as they stand: used twice, added to themselves, to a row, padded by a word."""
+    """Convolutions that may not be fused: used twice, added to themselves, to one picture for all, padded by a word."""
 
     def __init__(self) -> None:
         super().__init__()
         self.one, self.two = (nn.Conv2d(3, 3, 3, padding=1) for _ in range(2))
         self.same = nn.Conv2d(3, 3, 3, padding="same")
         self.norm, self.relu = nn.BatchNorm2d(3, affine=False), nn.ReLU(inplace=True)
-        self.row = nn.Parameter(torch.rand(1, 3, 1, 16))
+        self.picture = nn.Parameter(torch.rand(1, 3, 16, 16))
         self.hooked = nn.Conv2d(3, 3, 1)
         self.hooked.register_forward_hook(lambda module, inputs, output: 2 * output)
 
     def forward(self, x: Tensor) -> Tensor:
-        x = torch.relu(self.one(x) + self.row)
+        x = torch.relu(self.one(x) + self.picture)
         both = self.two(x)
         x = (both + both).relu() + self.same(x).relu()
         x = self.relu(self.norm(self.hooked(x)))
         return x.mean((2, 3))
 
 
-def test_what_may_not_be_fused_is_not() -> None:
+@pytest.mark.parametrize("images", [1, 4])
+def test_what_may_not_be_fused_is_not(images: int) -> None:
     model, x = Peculiar().eval(), torch.rand(4, 3, 16, 16)
     trained_a_little(model, x)
-    folded = fold(model, x, fuse=True)
+    folded = fold(model, x[:images], fuse=True)
     assert folded is not None
+    assert not [node for node in folded.module.graph.nodes if node.op == "call_module" and node.args[1:] != ()]
     assert torch.allclose(folded(x), model(x), atol=1e-6)
     trained_a_little(model, x)
     folded.refresh()
