@@ -1,10 +1,13 @@
 """AutoAttack and its parts against the public attack core: the same steps, the same verdicts."""
 
 import copy
+import re
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pyautoattack
 import pytest
 import torch
 from pyautoattack import AutoAttack as PeerAutoAttack
@@ -14,13 +17,17 @@ from pyautoattack.square import SquareAttack
 from torch import Tensor, nn
 
 from robust_cnn import EPS, RADIUS, batch, some
+from tiny import tiny_config, write_tiny_npz
+from worstclass import cli
 from worstclass.attacks import APGD, FAB, Ensemble, Square, autoattack, lanes
 from worstclass.attacks.apgd import APGDLoss
 from worstclass.attacks.ball import distance
 from worstclass.attacks.square import HALVINGS, _bump
+from worstclass.errors import UserError
 from worstclass.evaluate import evaluate
 from worstclass.models import SmallCNN
 from worstclass.rng import PerSample
+from worstclass.runs import train_run
 from worstclass.types import Norm
 
 PEER_NORM = {"linf": "Linf", "l2": "L2"}
@@ -138,3 +145,31 @@ def test_the_suite_breaks_what_the_public_one_breaks(norm: Norm, robust: SmallCN
     assert 60 <= standing <= 120  # the question was not trivial
     assert ((ours == "") == (theirs == "")).mean() >= 0.99
     assert abs(standing - their_standing) <= 1
+
+
+def test_the_command_runs_both_side_by_side(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Both programs on the same images, in one table; a small budget."""
+
+    class Short(PeerAutoAttack):  # type: ignore[misc]
+        def __init__(self, model: Any, **options: Any) -> None:
+            super().__init__(model, version="custom", attacks=["apgd-ce"], **options)
+            self.apgd.n_restarts = 1
+
+    monkeypatch.setattr(pyautoattack, "AutoAttack", Short)
+    ours = "worstclass.bench.autoattack.autoattack"
+    monkeypatch.setattr(ours, lambda **ball: Ensemble(attacks={"apgd-ce": APGD(**ball)}))
+    folder = tmp_path / "run"
+    train_run(tiny_config(write_tiny_npz(tmp_path / "tiny.npz"), epochs=1), folder)
+    with pytest.raises(UserError, match="below ten classes"):
+        cli.app(["bench", "autoattack", str(folder)], standalone_mode=False)
+    folder = tmp_path / "ten"
+    data = write_tiny_npz(tmp_path / "ten.npz", num_classes=10)
+    train_run(tiny_config(data, epochs=3, method="natural"), folder)
+    cli.app(["bench", "autoattack", str(folder), "--images", "30"], standalone_mode=False)
+    printed = capsys.readouterr().out
+    assert printed.startswith("30 images, eps 0.05, search in fp32, on cpu")
+    assert re.search(r"worstclass.*/30", printed)
+    assert re.search(r"pyautoattack.*1\.00.*/30", printed)
+    assert re.search(r"Same verdict on (9\d|100)\.\d% of the images", printed)

@@ -355,35 +355,6 @@ def test_refusals_in_a_process_of_their_own(
     assert contents(tmp_path) == before
 
 
-def test_bench_autoattack(tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
-    """Both programs on the same images, in one table; a small budget."""
-    import pyautoattack
-
-    from worstclass import bench
-    from worstclass.attacks import APGD, Ensemble
-
-    class Short(pyautoattack.AutoAttack):  # type: ignore[misc]
-        def __init__(self, model: Any, **options: Any) -> None:
-            super().__init__(model, version="custom", attacks=["apgd-ce"], **options)
-            self.apgd.n_restarts = 1
-
-    monkeypatch.setattr(pyautoattack, "AutoAttack", Short)
-    monkeypatch.setattr(bench, "autoattack", lambda **ball: Ensemble(attacks={"apgd-ce": APGD(**ball)}))
-    folder = tmp_path / "run"
-    train_run(tiny_config(write_tiny_npz(tmp_path / "tiny.npz"), epochs=1), folder)
-    with pytest.raises(UserError, match="below ten classes"):
-        cli.app(["bench", "autoattack", str(folder)], standalone_mode=False)
-    folder = tmp_path / "ten"
-    data = write_tiny_npz(tmp_path / "ten.npz", num_classes=10)
-    train_run(tiny_config(data, epochs=3, method="natural"), folder)
-    cli.app(["bench", "autoattack", str(folder), "--images", "30"], standalone_mode=False)
-    printed = capsys.readouterr().out
-    assert printed.startswith("30 images, eps 0.05, search in fp32, on cpu")
-    assert re.search(r"worstclass.*/30", printed)
-    assert re.search(r"pyautoattack.*1\.00.*/30", printed)
-    assert re.search(r"Same verdict on (9\d|100)\.\d% of the images", printed)
-
-
 def test_evaluate_with_checks(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     folder = tmp_path / "run"
     train_run(tiny_config(write_tiny_npz(tmp_path / "tiny.npz"), epochs=1), folder)

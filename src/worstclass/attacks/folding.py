@@ -60,7 +60,8 @@ class Folded(nn.Module):
         _fold_norms(graph, model, shared, dtype)
         if fuse:
             with torch.no_grad(), torch.autocast(x.device.type, dtype or torch.bfloat16, enabled=dtype is not None):
-                _Shapes(fx.GraphModule(shared, graph)).run(x[:1].expand(3, *x.shape[1:]))  # no constant is for three
+                three = x[:1].expand(3, *x.shape[1:])  # of one image, a constant for all has the shape
+                _Shapes(fx.GraphModule(shared, graph)).run(three)
             _fuse_ends(graph, shared)
         self.module = fx.GraphModule(shared, graph)
         self.whole = dtype is None or _takes_images_in_two(graph, shared)
