@@ -5,6 +5,7 @@ from typing import Any
 
 import pytest
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 
 from odd_models import (
@@ -264,17 +265,29 @@ def test_what_may_not_be_fused_is_not(images: int) -> None:
 
 
 @pytest.mark.parametrize("adds", [False, True])
-def test_the_fused_convolution_has_the_gradient_of_its_parts(adds: bool) -> None:
+@pytest.mark.parametrize("channels", [1, 9], ids=["few channels", "many"])
+@pytest.mark.parametrize(
+    ("kernel", "padding", "stride"),
+    [((3, 3), (1, 1), 1), ((3, 3), (1, 1), 2), ((3, 2), (1, 0), 1), ((1, 1), (1, 1), 1)],
+)
+def test_the_fused_convolution_has_the_gradient_of_its_parts(
+    kernel: tuple[int, int], padding: tuple[int, int], stride: int, channels: int, adds: bool
+) -> None:
     noise = generator(1, "noise")
-    x, add = (torch.randn(2, 4, 6, 6, generator=noise, dtype=torch.float64).requires_grad_() for _ in range(2))
-    weight, bias = torch.randn(4, 4, 3, 3, dtype=torch.float64), torch.randn(4, dtype=torch.float64)
+
+    def random(*shape: int) -> Tensor:
+        return torch.randn(*shape, generator=noise, dtype=torch.float64)
+
+    x, weight, bias = random(2, channels, 6, 5).requires_grad_(), random(6, channels, *kernel), random(6)
+    add = random(*F.conv2d(x, weight, bias, stride, padding).shape).requires_grad_()
 
     def fused(x: Tensor, add: Tensor) -> Tensor:
-        out: Tensor = conv_relu(x, weight, bias, add if adds else None, [1, 1], [1, 1], [1, 1], 1)
+        out: Tensor = conv_relu(x, weight, bias, add if adds else None, [stride] * 2, [*padding], [1, 1], 1)
         return out
 
     assert torch.autograd.gradcheck(fused, (x, add))
-    compiled = torch.compile(fused, backend="aot_eager")  # fake tensors, as the fast engine traces it
+    torch.compiler.reset()  # else, after eight functions of one code, the function itself is called
+    compiled = torch.compile(fused, backend="aot_eager", dynamic=False)  # fake tensors, as the fast engine traces it
     wanted = [x, add] if adds else [x]
     one, other = (torch.autograd.grad(f(x, add).square().sum(), wanted) for f in (fused, compiled))
     assert all(torch.allclose(a, b) for a, b in zip(one, other, strict=True))

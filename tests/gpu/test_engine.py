@@ -5,10 +5,12 @@ from typing import Any
 
 import pytest
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 
 from tiny import tiny_config, write_tiny_npz
 from worstclass.attacks import pgd, trades_attack
+from worstclass.attacks.folding import conv_relu
 from worstclass.config import Method, make_config
 from worstclass.data import Images, to_float
 from worstclass.execution import no_waiting
@@ -130,6 +132,25 @@ def test_the_attack_in_bfloat16_takes_no_side() -> None:
     print(f"brighter: {brighter}")
     assert abs(brighter["seen"] - brighter["float32"]) < 0.1
     assert abs(brighter["rounded"] - brighter["float32"]) > 0.1
+
+
+def test_the_gradient_to_images_is_the_convolutions() -> None:
+    """In bfloat16, compiled, with as many channels as images have in two parts; float64 is the judge."""
+    weight = torch.randn(64, 8, 3, 3, device=DEVICE).bfloat16().contiguous(memory_format=torch.channels_last)
+    x = torch.rand(16, 8, 32, 32, device=DEVICE).bfloat16().contiguous(memory_format=torch.channels_last)
+    x.requires_grad_()
+
+    def out(x: Tensor) -> Tensor:
+        result: Tensor = conv_relu(x, weight, weight.new_zeros(64), None, [1, 1], [1, 1], [1, 1], 1)
+        return result
+
+    shape = torch.randn(16, 64, 32, 32, device=DEVICE).bfloat16().contiguous(memory_format=torch.channels_last)
+    (slope,) = torch.autograd.grad(torch.compile(out, dynamic=False)(x), x, shape)
+    masked = (shape * (out(x) > 0)).double()
+    exact = F.conv_transpose2d(masked, weight.double(), padding=1)
+    apart = float((slope.double() - exact).norm() / exact.norm())
+    print(f"apart {apart:.2g}")
+    assert apart < 0.01
 
 
 class Asking(nn.Module):

@@ -196,10 +196,28 @@ def _backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
     x, weight, out = ctx.saved_tensors
     stride, padding, dilation, groups = ctx.geometry
     grad = torch.ops.aten.threshold_backward(grad, out, 0)
-    into_x, _, _ = torch.ops.aten.convolution_backward(
-        grad, x, weight, None, stride, padding, dilation, False, [0, 0], groups, [True, False, False]
-    )
+    if groups == 1 and {*stride, *dilation} == {1} and weight[0].numel() <= 2 * len(weight):
+        into_x = _into_few(grad, weight, padding)
+    else:
+        into_x, _, _ = torch.ops.aten.convolution_backward(
+            grad, x, weight, None, stride, padding, dilation, False, [0, 0], groups, [True, False, False]
+        )
     return into_x, None, None, grad if ctx.adds else None, None, None, None, None
+
+
+def _into_few(grad: Tensor, weight: Tensor, padding: list[int]) -> Tensor:
+    """A convolution's gradient to an input of few channels, as a matrix product and a sum of shifted images: the
+    convolutions of a GPU are made for many channels."""
+    rows, columns = weight.shape[2:]
+    up, left = rows - 1 - padding[0], columns - 1 - padding[1]
+    shares = (grad.permute(0, 2, 3, 1) @ weight.permute(0, 2, 3, 1).flatten(1)).unflatten(3, (rows, columns, -1))
+    shares = F.pad(shares, (0, 0, 0, 0, 0, 0, left, left, up, up))  # (B, H, W, rows, columns, C), by output pixel
+    height, width = shares.shape[1] - rows + 1, shares.shape[2] - columns + 1
+    into_x = shares.new_zeros(())
+    for i in range(rows):
+        for j in range(columns):
+            into_x = into_x + shares[:, rows - 1 - i :, columns - 1 - j :, i, j][:, :height, :width]
+    return into_x.permute(0, 3, 1, 2)
 
 
 conv_relu.register_autograd(_backward, setup_context=_keep)
