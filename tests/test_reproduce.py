@@ -20,7 +20,7 @@ from worstclass.runs import train_run
 from worstclass.subjects import evaluate_subject, run_subject
 
 ROOT = Path(__file__).parent.parent
-WAT = ROOT / "results" / "rounded-pixels" / "cifar10-resnet18-wat-seed1"
+WAT = ROOT / "results" / "cifar10-resnet18-wat-seed1"
 
 
 @pytest.fixture(scope="module")
