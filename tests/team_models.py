@@ -1,5 +1,6 @@
 """Networks that compute in float64: there, what is left between two right ways is far below any mistake."""
 
+import torch.distributed as dist
 from torch import Tensor, nn
 
 from worstclass.models import make_model
@@ -44,19 +45,38 @@ def residual(*, num_classes: int, in_channels: int) -> nn.Module:
     return Double(make_model("wrn10-1", num_classes=num_classes, in_channels=in_channels, seed=0))
 
 
-class Fading(nn.Module):
-    """From its 40th call in training on, it leaves its first layer out."""
+class Changing(nn.Module):
+    """After 40 calls in training it is another one.
 
-    def __init__(self, num_classes: int) -> None:
+    `fading`: it leaves its first layer out. `growing`: it no longer does. `lopsided`: only the first process has it.
+    `wandering`: each process changes its weights in its own way.
+    """
+
+    def __init__(self, how: str, num_classes: int) -> None:
         super().__init__()
-        self.first, self.second, self.calls = nn.Linear(64, 64), nn.Linear(64, num_classes), 0
+        self.how, self.first, self.second, self.calls = how, nn.Linear(64, 64), nn.Linear(64, num_classes), 0
 
     def forward(self, x: Tensor) -> Tensor:
-        x = x.flatten(1)
+        x, late, rank = x.flatten(1), self.calls >= 40, dist.get_rank()
         self.calls += self.training
-        logits: Tensor = self.second(self.first(x) if self.calls < 40 else x)
+        if late and self.how == "wandering":
+            self.first.weight.data *= 1 + 0.01 * rank
+        used = {"fading": not late, "growing": late, "lopsided": rank == 0, "wandering": True}[self.how]
+        logits: Tensor = self.second(self.first(x) if used else x)
         return logits
 
 
 def fading(*, num_classes: int, in_channels: int) -> nn.Module:
-    return Fading(num_classes)
+    return Changing("fading", num_classes)
+
+
+def growing(*, num_classes: int, in_channels: int) -> nn.Module:
+    return Changing("growing", num_classes)
+
+
+def lopsided(*, num_classes: int, in_channels: int) -> nn.Module:
+    return Changing("lopsided", num_classes)
+
+
+def wandering(*, num_classes: int, in_channels: int) -> nn.Module:
+    return Changing("wandering", num_classes)

@@ -122,7 +122,7 @@ def whole(model: nn.Module, seen: nn.Module, x: Tensor) -> bool:
 
 
 def attacked(model: nn.Module, x: Tensor, engine: Engine, notes: list[str]) -> Callable[[], nn.Module]:
-    return engine.forwards(model, model, Natural(), x, on_fallback=notes.append)[1]
+    return engine.forwards(model, Natural(), x, on_fallback=notes.append)[1]
 
 
 @pytest.mark.parametrize("normalised", [False, True])

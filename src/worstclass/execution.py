@@ -75,11 +75,7 @@ def on(device: torch.device) -> AbstractContextManager[object]:
 
 @contextmanager
 def aside(device: torch.device) -> Iterator[None]:
-    """Work on another stream of a GPU, always the same one, in order with what comes before and after; on a CPU, just
-    work. Only there can a step be captured, and what adds up its gradients must have been made there."""
-    if device.type != "cuda":
-        yield
-        return
+    """Work on another stream of a GPU, in order with what comes before and after: only there can it be captured."""
     stream = _side_stream(torch.cuda.current_device() if device.index is None else device.index)
     stream.wait_stream(torch.cuda.current_stream(device))
     with torch.cuda.stream(stream):
@@ -88,7 +84,7 @@ def aside(device: torch.device) -> Iterator[None]:
 
 
 @functools.cache
-def _side_stream(index: int) -> torch.cuda.Stream:
+def _side_stream(index: int) -> torch.cuda.Stream:  # one for all work: memory is kept for each stream apart
     return torch.cuda.Stream(index)
 
 

@@ -134,6 +134,6 @@ def joined(device: torch.device) -> Iterator[Team]:
                 "what it wrote until then is whole."
             ) from error
         raise
-    gc.collect()  # what still holds the group, such as a model's wrapper, would keep its threads beyond the interpreter
+    gc.collect()  # what still holds the group would keep its threads beyond the interpreter
     with suppress(RuntimeError):  # the others may be gone by now; after an error, to say goodbye might wait for them
         dist.destroy_process_group()

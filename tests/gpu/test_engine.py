@@ -109,7 +109,7 @@ def test_attacks_compile_to_the_same_images() -> None:
     images = data(32)
     x, y = images.x.double() / 255, images.y
     model = make_model("resnet18", num_classes=10, in_channels=3, seed=1).double().to(DEVICE).eval()
-    _, view = Engine(fast=True).forwards(model, model, Natural(), x)
+    _, view = Engine(fast=True).forwards(model, Natural(), x)
     for attack in (pgd(10, eps=8 / 255), trades_attack(eps=8 / 255)):
         generators = [torch.Generator(DEVICE).manual_seed(1) for _ in range(2)]
         one, other = (attack(m, x, y, generator=g) for m, g in zip((model, view()), generators, strict=True))
@@ -122,7 +122,7 @@ def test_the_attack_in_bfloat16_takes_no_side() -> None:
     x = to_float(images.x).contiguous(memory_format=torch.channels_last)
     model = make_model("resnet18", num_classes=10, in_channels=3, seed=1).to(DEVICE).eval()
     engine, attack = Engine(fast=True, precision="bf16"), trades_attack(eps=8 / 255)
-    _, view = engine.forwards(model, model, Natural(), x)
+    _, view = engine.forwards(model, Natural(), x)
     brighter = {}
     for name, its, low in (("float32", model, False), ("rounded", model, True), ("seen", view(), True)):
         generator = torch.Generator(DEVICE).manual_seed(1)

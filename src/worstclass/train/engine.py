@@ -18,7 +18,7 @@ from worstclass.errors import UserError
 from worstclass.execution import Precision, aside, compiling, no_waiting, set_tf32
 from worstclass.types import Classifier, Losses, Objective
 
-WARM_UP_STEPS, WARM_UP_STEPS_SHARED = 3, 11  # DistributedDataParallel settles within ten
+WARM_UP_STEPS = 3
 RECOMPILE_LIMIT = 256  # of one function in a process; torch's own, 8, is used up by a few runs
 LossesOf = Callable[[Tensor, Tensor, Tensor], Losses]  # of images, attacked images and labels
 
@@ -97,7 +97,6 @@ class Engine:
     def forwards(
         self,
         model: Classifier,
-        trained: Classifier,
         objective: Objective,
         x: Tensor,
         *,
@@ -105,12 +104,12 @@ class Engine:
     ) -> tuple[LossesOf, Callable[[], Classifier]]:
         """The losses of a batch, and a function that gives the model as attacks see it now; `x` are a few images.
 
-        `trained` is the model itself, or as several processes share it. Attacks see it in evaluation mode; for speed,
-        and in bfloat16 so as not to round the images, it is folded where it can be, anew whenever it is asked for.
+        Attacks see it in evaluation mode; for speed, and in bfloat16 so as not to round the images, it is folded where
+        it can be, anew whenever it is asked for.
         """
 
         def losses(x: Tensor, x_adv: Tensor, y: Tensor) -> Losses:
-            return objective.losses(trained, x, x_adv, y)
+            return objective.losses(model, x, x_adv, y)
 
         low = torch.bfloat16 if self.precision == "bf16" else None
         if not self.fast and low is None:
@@ -162,16 +161,13 @@ class Engine:
         sizes: Sequence[int],
         touched: Sequence[Tensor],
         generator: torch.Generator,
-        *,
-        shared: bool = False,
     ) -> Callable[[Tensor], None]:
-        """The work on the indices of a batch itself, or its capture for batches of these sizes; `shared` work is done
-        together with other processes."""
+        """The work on the indices of a batch itself, or its capture for batches of these sizes."""
         if not self.fast:
             return work
         if generator.device.type != "cuda":
             raise UserError("the fast engine needs a GPU; use the eager one here.")
-        return Captured(work, sizes, touched, generator, WARM_UP_STEPS_SHARED if shared else WARM_UP_STEPS)
+        return Captured(work, sizes, touched, generator)
 
 
 class Captured:
@@ -188,11 +184,10 @@ class Captured:
         sizes: Sequence[int],
         touched: Sequence[Tensor],
         generator: torch.Generator,
-        warm_up: int = WARM_UP_STEPS,
     ) -> None:
         before = [tensor.clone() for tensor in touched]
         try:
-            self._graphs = {size: self._record(work, size, generator, warm_up) for size in sizes}
+            self._graphs = {size: self._record(work, size, generator) for size in sizes}
         finally:
             torch.cuda.synchronize()  # a warm-up that failed may still be running
             for tensor, value in zip(touched, before, strict=True):
@@ -205,11 +200,11 @@ class Captured:
 
     @staticmethod
     def _record(
-        work: Callable[[Tensor], None], size: int, generator: torch.Generator, warm_up: int
+        work: Callable[[Tensor], None], size: int, generator: torch.Generator
     ) -> tuple[Tensor, torch.cuda.CUDAGraph]:
         index = torch.arange(size, device=generator.device)
         with aside(generator.device):
-            for _ in range(warm_up - 1):
+            for _ in range(WARM_UP_STEPS - 1):
                 work(index)
             with no_waiting():
                 work(index)

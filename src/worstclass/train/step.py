@@ -20,7 +20,7 @@ class TrainStep:
     """What a step reads and writes; calling it with the indices (B,) of a batch takes the step.
 
     `losses` are the objective's, and `view` gives the model as the attack sees it: both as the engine has them.
-    Of a `team`, each process attacks its share of the batch, and all take the step together.
+    Of a `team`, each process attacks its share of the batch, and with the sum of their gradients all take the step.
     """
 
     model: Classifier
@@ -36,6 +36,7 @@ class TrainStep:
     stats: ClassStats
     health: "Health"
     generator: torch.Generator
+    sum_gradients: Callable[[], None]
     team: Team = ALONE
 
     def __call__(self, index: Tensor) -> None:
@@ -50,7 +51,8 @@ class TrainStep:
             losses = self.losses(x, x_adv, y)
         loss = self.weights.reduce(losses, y, batch)
         self.optimizer.zero_grad()
-        (self.team.size * loss).backward()  # the mean over the processes is then the gradient of their losses' sum
+        loss.backward()
+        self.sum_gradients()
         self.optimizer.step()
         tally(self.stats, losses, y)
         self.health.watch(self.team.sum(loss.detach()))
@@ -149,8 +151,8 @@ class Health:
             apart = ~torch.isclose(team.follow(self._norm), self._norm, rtol=1e-5)
             if int(team.sum(apart.long())):
                 return (
-                    f"step {int(self._steps)}: the processes no longer hold the same weights. With several of them "
-                    "every step must use the same parameters: a model that leaves layers out cannot be trained so"
+                    f"step {int(self._steps)}: the processes no longer hold the same weights. Only the step may write "
+                    "them: a model that changes its own cannot be trained by several processes"
                 )
         if step < 0:
             return None

@@ -2,7 +2,6 @@
 
 import warnings
 from collections.abc import Callable
-from contextlib import nullcontext
 from dataclasses import replace
 from typing import NamedTuple
 
@@ -12,10 +11,9 @@ from torch.distributed import DistError
 
 from worstclass.data import Feed, Images, make_feed, to_float
 from worstclass.errors import UserError
-from worstclass.execution import aside
 from worstclass.stats import ClassStats
 from worstclass.team import ALONE, Team
-from worstclass.train.distributed import shared
+from worstclass.train.distributed import GradientSum, share
 from worstclass.train.engine import Engine
 from worstclass.train.state import Plan, State
 from worstclass.train.step import Health, TrainStep, ValidStep
@@ -53,14 +51,13 @@ def prepare(
     batch_size = plan.batch_size_for(len(train))
     check_batch(batch_size, team)
     _lay_out(state.model, engine)
-    with aside(device) if engine.fast else nullcontext():  # it adds up gradients where it was made, for a capture
-        trained = shared(state.model, team)
+    share(state.model, team)
     feed, valid_feed = (
         make_feed(images, device, window=size, limit=data_limit)
         for images, size in ((train, batch_size), (valid, VALID_BATCH))
     )
     try:
-        return _prepare(state, trained, feed, valid_feed, objective, plan, engine, team, on_fallback)
+        return _prepare(state, feed, valid_feed, objective, plan, engine, team, on_fallback)
     except UserError:
         raise
     except Exception as error:  # compilers and captures fail in many ways
@@ -72,7 +69,7 @@ def prepare(
         on_fallback(f"the fast engine cannot take this model ({reason}): going on with the eager one.")
         engine = replace(engine, fast=False)
         _lay_out(state.model, engine)
-        return _prepare(state, trained, feed, valid_feed, objective, plan, engine, team, on_fallback)
+        return _prepare(state, feed, valid_feed, objective, plan, engine, team, on_fallback)
 
 
 def check_batch(batch_size: int, team: Team) -> None:
@@ -87,7 +84,6 @@ def _lay_out(model: Classifier, engine: Engine) -> None:
 
 def _prepare(
     state: State,
-    trained: Classifier,
     feed: Feed,
     valid_feed: Feed,
     objective: Objective,
@@ -100,7 +96,7 @@ def _prepare(
     device, num_classes = train.y.device, len(state.strategy.weights.natural)
     engine.set_up(device)
     few = to_float(valid.x[:VALID_BATCH])
-    losses, view = engine.forwards(state.model, trained, objective, few, on_fallback=on_fallback)
+    losses, view = engine.forwards(state.model, objective, few, on_fallback=on_fallback)
     step = TrainStep(
         model=state.model,
         losses=losses,
@@ -115,6 +111,7 @@ def _prepare(
         stats=ClassStats(num_classes, device, team),
         health=Health(state.model, device),
         generator=torch.Generator(device),
+        sum_gradients=GradientSum(state.model, team),
         team=team,
     )
     valid_step = ValidStep(
@@ -129,7 +126,7 @@ def _prepare(
         team=team,
     )
     valid_sizes = {len(part) for part in torch.arange(len(valid_feed)).split(VALID_BATCH)}
-    take = engine.prepare(step, [plan.batch_size_for(len(feed))], step.touched(), step.generator, shared=not team.alone)
+    take = engine.prepare(step, [plan.batch_size_for(len(feed))], step.touched(), step.generator)
     state.model.eval()
     validate = engine.prepare(valid_step, sorted(valid_sizes), [], valid_step.generator)
     return Work(step, feed, take, valid_step, valid_feed, validate)
