@@ -8,12 +8,16 @@ from pathlib import Path
 from typing import Any
 from unittest import mock
 
+import pytest
 import torch
+from torch import Tensor, nn
 
 from worstclass.config import make_config
+from worstclass.errors import UserError
 from worstclass.runs import open_run, train_run
 from worstclass.subjects import evaluate_subject, run_subject
 from worstclass.team import Team, joined
+from worstclass.train import distributed
 from worstclass.train.engine import Engine
 
 
@@ -35,7 +39,43 @@ def evaluate(team: Team, run: str, attacks: list[str], out: str) -> None:
     assert bool(card) == team.leads
 
 
-JOBS: dict[str, Callable[..., None]] = {"train": train, "evaluate": evaluate}
+def share(team: Team) -> None:
+    """Weights and buffers are the leader's; gradients are sums, of two kinds of number, laid out as they were."""
+    model = nn.ModuleDict({"conv": nn.Conv2d(2, 3, 2), "norm": nn.BatchNorm2d(3), "wide": nn.Linear(2, 1).double()})
+    for name, parameter in model.named_parameters():
+        parameter.requires_grad_(name != "norm.weight")
+        parameter.data = parameter.data.contiguous(memory_format=layout(parameter))
+    with torch.no_grad():
+        for tensor in model.state_dict().values():
+            tensor.fill_(5 + team.rank)
+    distributed.share(model, team)
+    assert all(bool((tensor == 5).all()) for tensor in model.state_dict().values())
+
+    wanted: dict[str, Tensor | None] = {}
+    for number, (name, parameter) in enumerate(model.named_parameters()):
+        grad = (torch.arange(parameter.numel()).view_as(parameter) + number).to(parameter)
+        wanted[name] = grad if parameter.requires_grad else None
+        if parameter.requires_grad and (number + team.rank) % 2 == 0:  # each is used by one process
+            parameter.grad = grad.contiguous(memory_format=layout(parameter))
+    model["conv"].bias.grad, wanted["conv.bias"] = torch.full((3,), 10.0 + team.rank), torch.full((3,), 21.0)  # by both
+    distributed.sum_gradients(model, team)
+    for name, parameter in model.named_parameters():
+        torch.testing.assert_close(parameter.grad, wanted[name], rtol=0, atol=0)
+        assert parameter.grad is None or parameter.grad.stride() == parameter.stride()
+
+
+def layout(parameter: Tensor) -> torch.memory_format:
+    return torch.channels_last if parameter.dim() == 4 else torch.contiguous_format
+
+
+def differ(team: Team) -> None:
+    """Models that are not alike are an error on every process, though they have as many numbers."""
+    for shapes in ([(2, 3), (3, 2)], [(2, 3), (3, 3)]):
+        with pytest.raises(UserError, match="different models"):
+            distributed.share(nn.Linear(*shapes[team.rank], bias=False), team)
+
+
+JOBS: dict[str, Callable[..., None]] = {"train": train, "evaluate": evaluate, "share": share, "differ": differ}
 
 if __name__ == "__main__":
     torch.set_num_threads(1)

@@ -26,6 +26,7 @@ SAME_SLOPE = (
     0.05  # of each image's own: a ReLU at its corner turns a rounding into a little of it, a lost backward into all
 )
 TRIED_IMAGES, TRIED_DRAWS = 16, 8  # to find out whether a folded model is the same function
+FEW_CHANNELS = 8  # of images in two parts, and a little more
 ADDS = {operator.add, torch.add}
 RELUS = {F.relu, torch.relu, F.relu_, torch.relu_}
 
@@ -196,7 +197,7 @@ def _backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
     x, weight, out = ctx.saved_tensors
     stride, padding, dilation, groups = ctx.geometry
     grad = torch.ops.aten.threshold_backward(grad, out, 0)
-    if groups == 1 and {*stride, *dilation} == {1} and weight[0].numel() <= 2 * len(weight):
+    if groups == 1 and {*stride, *dilation} == {1} and weight.shape[1] <= FEW_CHANNELS:
         into_x = _into_few(grad, weight, padding)
     else:
         into_x, _, _ = torch.ops.aten.convolution_backward(

@@ -1,8 +1,8 @@
 """A model that several processes train together, and a state they all start from."""
 
 import torch
+from torch import Tensor
 
-from worstclass.errors import TrainingError
 from worstclass.models.synced import sync_norms
 from worstclass.stats import COLUMNS
 from worstclass.team import Team
@@ -14,48 +14,30 @@ def share(model: Classifier, team: Team) -> None:
     """Make a model one that a team trains, in place: the leader's weights, and BatchNorm over the whole batch."""
     if team.alone:
         return
+    named = [*model.named_parameters(), *model.named_buffers()]
+    shapes = str([(name, tensor.shape, tensor.dtype) for name, tensor in named])
+    team.check_same(shapes, "the processes have made different models: other names, shapes or kinds of number.")
     sync_norms(model)
     with torch.no_grad():
-        for tensor in (*model.parameters(), *model.buffers()):
+        for _, tensor in named:
             tensor.copy_(team.follow(tensor))
 
 
-class GradientSum:
-    """Called after a backward, adds up the gradients over the processes, in one exchange for each kind of number: they
-    are those of the whole batch then, whose loss is the sum of theirs.
-
-    Parameters that no process uses are found in the first step and left without a gradient, as one process leaves them.
-    """
-
-    def __init__(self, model: Classifier, team: Team) -> None:
-        self._team = team
-        self._named = dict(model.named_parameters())
-        self._used: set[str] = set()
-
-    def __call__(self) -> None:
-        if self._team.alone:
-            return
-        found = {name for name, parameter in self._named.items() if parameter.grad is not None}
-        self._used = self._used or self._by_any(found)
-        if found - self._used:
-            raise TrainingError(
-                f"'{min(found - self._used)}' has a gradient now and had none in the first step: several processes "
-                "can train a model only if its first step uses all that later ones use."
-            )
-        grads: dict[torch.dtype, list[torch.Tensor]] = {}
-        for name in sorted(self._used):
-            parameter = self._named[name]
-            if parameter.grad is None:  # another process may have used it
-                parameter.grad = torch.zeros_like(parameter)
+def sum_gradients(model: Classifier, team: Team) -> None:
+    """Add up the gradients over the processes, in one exchange for each kind of number: they are those of the whole
+    batch then, whose loss is the sum of theirs. A parameter that was not used has gradient zero: another process may
+    have used it."""
+    if team.alone:
+        return
+    grads: dict[torch.dtype, list[Tensor]] = {}
+    for parameter in model.parameters():
+        if parameter.requires_grad:
+            parameter.grad = torch.zeros_like(parameter) if parameter.grad is None else parameter.grad
             grads.setdefault(parameter.dtype, []).append(parameter.grad)
-        for alike in grads.values():
-            total = self._team.sum(torch.cat([grad.flatten() for grad in alike]))
-            parts = total.split([grad.numel() for grad in alike])
-            torch._foreach_copy_(alike, [part.view(grad.shape) for part, grad in zip(parts, alike, strict=True)])
-
-    def _by_any(self, found: set[str]) -> set[str]:
-        counts = torch.tensor([name in found for name in self._named], dtype=torch.int64, device=self._team.device)
-        return {name for name, count in zip(self._named, self._team.sum(counts).tolist(), strict=True) if count}
+    for alike in grads.values():
+        total = team.sum(torch.cat([grad.flatten() for grad in alike]))
+        parts = total.split([grad.numel() for grad in alike])
+        torch._foreach_copy_(alike, [part.view(grad.shape) for part, grad in zip(parts, alike, strict=True)])
 
 
 def follow_leader(state: State, team: Team) -> None:

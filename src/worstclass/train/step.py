@@ -12,6 +12,7 @@ from worstclass.attacks import PGD
 from worstclass.data import Augment, Images, to_float
 from worstclass.stats import COLUMNS, ClassStats
 from worstclass.team import ALONE, Team
+from worstclass.train.distributed import sum_gradients
 from worstclass.types import Classifier, ClassWeights, Losses, Objective
 
 
@@ -36,7 +37,6 @@ class TrainStep:
     stats: ClassStats
     health: "Health"
     generator: torch.Generator
-    sum_gradients: Callable[[], None]
     team: Team = ALONE
 
     def __call__(self, index: Tensor) -> None:
@@ -52,7 +52,7 @@ class TrainStep:
         loss = self.weights.reduce(losses, y, batch)
         self.optimizer.zero_grad()
         loss.backward()
-        self.sum_gradients()
+        sum_gradients(self.model, self.team)
         self.optimizer.step()
         tally(self.stats, losses, y)
         self.health.watch(self.team.sum(loss.detach()))

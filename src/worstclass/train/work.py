@@ -13,7 +13,7 @@ from worstclass.data import Feed, Images, make_feed, to_float
 from worstclass.errors import UserError
 from worstclass.stats import ClassStats
 from worstclass.team import ALONE, Team
-from worstclass.train.distributed import GradientSum, share
+from worstclass.train.distributed import share
 from worstclass.train.engine import Engine
 from worstclass.train.state import Plan, State
 from worstclass.train.step import Health, TrainStep, ValidStep
@@ -111,7 +111,6 @@ def _prepare(
         stats=ClassStats(num_classes, device, team),
         health=Health(state.model, device),
         generator=torch.Generator(device),
-        sum_gradients=GradientSum(state.model, team),
         team=team,
     )
     valid_step = ValidStep(
