@@ -84,6 +84,10 @@ def test_engine_on_a_gpu(able: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     assert pick_engine("fast", None, gpu, ours=True) == Engine(fast=True, precision="bf16" if able else "tf32")
     assert pick_engine("fast", "fp32", gpu, ours=True) == Engine(fast=True)
     assert pick_engine("eager", None, gpu, ours=True) == Engine(precision="tf32")
+    for word, value in (("WORLD_SIZE", "2"), ("RANK", "0"), ("MASTER_ADDR", "localhost")):
+        monkeypatch.setenv(word, value)
+    assert pick_engine(None, None, gpu, ours=True) == Engine(precision="tf32")
+    assert pick_engine("fast", None, gpu, ours=True).fast
 
 
 def test_a_run_remembers_its_engine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

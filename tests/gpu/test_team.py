@@ -41,7 +41,7 @@ def test_a_team_of_one_is_a_process_alone(team: Team, fast: bool, tmp_path: Path
         train_run(config, out, device="cuda:0", engine=engine, team=its, on_fallback=notes.append, allow_code=True)
         assert notes == []  # the fast engine took it
         tensors, _ = load_tensors(out / LAST)
-        weights[name] = {name: tensor for name, tensor in tensors.items() if ".unused." not in name}  # decays in a team
+        weights[name] = {key: tensor for key, tensor in tensors.items() if ".unused." not in key}  # decays in a team
     apart = {name: float((weights["team"][name] - tensor).abs().max()) for name, tensor in weights["alone"].items()}
     print("furthest apart", sorted(apart.items(), key=lambda item: -item[1])[:3])
     for name, tensor in weights["alone"].items():

@@ -26,7 +26,7 @@ SAME_SLOPE = (
     0.05  # of each image's own: a ReLU at its corner turns a rounding into a little of it, a lost backward into all
 )
 TRIED_IMAGES, TRIED_DRAWS = 16, 8  # to find out whether a folded model is the same function
-FEW_CHANNELS = 8  # of images in two parts, and a little more
+FEW_CHANNELS = 8  # of colour images in two parts, padded: for more it was not measured
 ADDS = {operator.add, torch.add}
 RELUS = {F.relu, torch.relu, F.relu_, torch.relu_}
 
