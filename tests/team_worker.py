@@ -22,13 +22,14 @@ from worstclass.train.engine import Engine
 
 
 def train(team: Team, config: dict[str, Any], out: str, resume: bool = False, compiled: bool = False) -> None:
+    lines: list[str] = []
+    run = partial(train_run, make_config(config), Path(out), team=team, allow_code=True, on_fallback=lines.append)
     if compiled:  # all of the fast engine that a CPU can do: traced forwards, nothing captured
         uncaptured = mock.patch.object(Engine, "prepare", lambda self, work, *_, **__: work)
         with uncaptured, mock.patch("torch.compile", partial(torch.compile, backend="aot_eager")):
-            train_run(make_config(config), Path(out), team=team, allow_code=True, engine=Engine(fast=True))
-        return
-    lines: list[str] = []
-    train_run(make_config(config), Path(out), resume=resume, team=team, allow_code=True, on_fallback=lines.append)
+            run(engine=Engine(fast=True))
+    else:
+        run(resume=resume)
     if team.leads:
         Path(out, "lines.json").write_text(json.dumps(lines))
 

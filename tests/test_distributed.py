@@ -131,9 +131,14 @@ def test_what_processes_share(tmp_path: Path) -> None:
     work(2, [("share", {}), ("differ", {})], tmp_path)
 
 
-@pytest.mark.parametrize("size", [2, 3])
-def test_several_processes_train_compiled_what_one_trains(runs: Path, size: int) -> None:
-    assert apart(runs / "1-normed", runs / f"{size}-compiled") < 1e-9
+@pytest.mark.parametrize(("size", "even"), [(2, True), (3, False)])
+def test_several_processes_train_compiled_what_one_trains(runs: Path, size: int, even: bool) -> None:
+    """Where a batch is split evenly: processes with other shapes would compile other graphs, and are left eager."""
+    run = runs / f"{size}-compiled"
+    assert apart(runs / "1-normed", run) < 1e-9
+    line = "16 images are not an even batch for 3 processes: going on with the eager engine."
+    assert json.loads((run / "lines.json").read_text()) == ([] if even else [line])
+    assert open_run(run).about["engine"]["fast"] == even
 
 
 @pytest.mark.parametrize("size", [2, 3])

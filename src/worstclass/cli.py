@@ -86,10 +86,7 @@ def train(
     data_dir: DataDir = Path("data"),
     device: Device = "auto",
     engine: Annotated[
-        str | None,
-        typer.Option(
-            help="auto (default: fast on a GPU, but not under torchrun), eager, fast (compiled, one CUDA graph a step)"
-        ),
+        str | None, typer.Option(help="auto (default: fast on a GPU), eager, or fast (compiled, one CUDA graph a step)")
     ] = None,
     precision: Annotated[
         str | None,

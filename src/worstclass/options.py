@@ -46,12 +46,11 @@ def pick_engine(
     engine: str | None, precision: str | None, device: torch.device, *, ours: bool, deterministic: bool = False
 ) -> Engine:
     """The engine asked for; left open, the fast one on a GPU that has bfloat16, and bfloat16 for our own networks,
-    which keep their last layer in full precision under it. Several processes get the eager one: that they train
-    captured what one process trains was not shown yet."""
+    which keep their last layer in full precision under it."""
     on_gpu = device.type == "cuda"
     able = on_gpu and torch.cuda.get_device_capability(device) >= (8, 0)
     name = choose("engine", engine or "auto", ("auto", "eager", "fast"))
-    fast = able and team_size() == 1 if name == "auto" else name == "fast"
+    fast = able if name == "auto" else name == "fast"
     if fast and not on_gpu:
         raise UserError("engine 'fast' needs a GPU.")
     kind = choose("precision", precision or "auto", ("auto", *get_args(Precision)))

@@ -50,6 +50,11 @@ def prepare(
     device = next(state.model.parameters()).device
     batch_size = plan.batch_size_for(len(train))
     check_batch(batch_size, team)
+    if engine.fast and batch_size % team.size:  # compiled for other shapes, a process may exchange in another order
+        on_fallback(
+            f"{batch_size} images are not an even batch for {team.size} processes: going on with the eager engine."
+        )
+        engine = replace(engine, fast=False)
     _lay_out(state.model, engine)
     share(state.model, team)
     feed, valid_feed = (
