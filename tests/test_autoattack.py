@@ -149,12 +149,15 @@ def test_another_seed_is_another_search(robust: SmallCNN) -> None:
     assert torch.equal(one, attack(robust, x, y, generator=PerSample(0, "a", range(30))))
 
 
-@pytest.mark.parametrize("every", [1, 5, 1000])
-def test_leaving_early_changes_no_verdict(every: int, robust: SmallCNN, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(("every", "share"), [(1, 0.0), (5, 0.0), (5, 0.3), (5, 2.0), (1000, 2.0)])
+def test_leaving_early_changes_no_verdict(
+    every: int, share: float, robust: SmallCNN, monkeypatch: pytest.MonkeyPatch
+) -> None:
     x, y = batch(100)
     sources = PerSample(0, "a", range(100)), PerSample(0, "a", range(100))
     usual = small(EPS).eliminate(robust, x, y, generator=sources[0])
-    monkeypatch.setattr(lanes, "REPACK_EVERY", every)
+    monkeypatch.setattr(lanes, "LOOK_EVERY", every)
+    monkeypatch.setattr(lanes, "WORTH_PACKING", share)  # 2: nobody ever leaves
     assert torch.equal(usual.by, small(EPS).eliminate(robust, x, y, generator=sources[1]).by)
 
 

@@ -62,7 +62,7 @@ def test_apgd_takes_the_same_steps_as_the_public_one(
     loss: APGDLoss, norm: Norm, robust: SmallCNN, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """All 101 iterates of 40 images, from the same start, in float64."""
-    monkeypatch.setattr(lanes, "REPACK_EVERY", 1000)  # nobody leaves, so that the batches can be compared
+    monkeypatch.setattr(lanes, "LOOK_EVERY", 1000)  # nobody leaves, so that the batches can be compared
     model = copy.deepcopy(robust).double()
     x, y = batch(60)
     x = x.double()

@@ -1,7 +1,7 @@
 """Searches that end at the first success: lanes, broken samples leave, survivors are packed together again.
 
 A lane is one attempt on one sample: a target class, or a restart. All lanes of a batch step together. Every few steps
-those that claim a success are judged; a sample that is broken takes all its lanes out of the batch. Success is
+those that claim a success are judged; the lanes of broken samples leave once they are a share of the batch. Success is
 absorbing, so where search and judge are one model, the verdict is that of running every lane to its end.
 """
 
@@ -18,7 +18,8 @@ from worstclass.types import Classifier
 Lanes = dict[str, Tensor]
 """Tensors with one row a lane. Always there: `sample` (its row in the batch), `found`, and `fooling`, the image."""
 
-REPACK_EVERY = 5  # steps between two looks at what has been found: each is a host sync
+LOOK_EVERY = 5  # steps between two looks at what has been found: each is a host sync
+WORTH_PACKING = 1 / 32  # of the lanes: for each size of a batch a GPU plans its convolutions anew
 
 
 Look = Callable[[float, int], None]
@@ -54,19 +55,23 @@ class Hunt:
         return (~self.found).nonzero().squeeze(1)
 
     def settle(self, lanes: Lanes) -> Lanes:
-        """Judge the claims, record those that hold, and return the lanes of samples that still stand."""
-        claims = lanes["found"].nonzero().squeeze(1)
+        """Judge the claims, record those that hold, and return the lanes that go on: those of samples that still stand,
+        and as long as they are few, of others."""
+        claims = (lanes["found"] & ~self.found[lanes["sample"]]).nonzero().squeeze(1)
         if len(claims) == 0:
             return lanes
         images, sample = lanes["fooling"][claims], lanes["sample"][claims]
-        predicted = refuse_nan(predict(self.judge, images), "attacked images").argmax(1)
+        logits = predict(self.judge, filled_up(images))[: len(images)]
+        predicted = refuse_nan(logits, "attacked images").argmax(1)
         holds = predicted != self.y[sample]
         lanes["found"][claims] = False
         images, sample, predicted = images[holds], sample[holds], predicted[holds]
         for number, row in reversed(list(enumerate(sample.tolist()))):  # of two lanes, the first is kept
             self.x_adv[row], self.predicted[row] = images[number], predicted[number]
         self.found[sample] = True
-        return select(lanes, ~self.found[lanes["sample"]])
+        stands = ~self.found[lanes["sample"]]
+        worth_it = int((~stands).sum()) >= WORTH_PACKING * len(stands)
+        return select(lanes, stands) if worth_it else lanes
 
     def new_lanes(self, sample: Tensor) -> Lanes:
         """A lane for each entry of `sample`, with what every search needs."""
@@ -111,7 +116,7 @@ class Hunt:
             if len(lanes["sample"]) == 0:
                 return
             step(lanes, number - 1)
-            if number % REPACK_EVERY == 0 or number == steps:
+            if number % LOOK_EVERY == 0 or number == steps:
                 lanes = self.settle(lanes)
                 if self.look:
                     self.look(share[0] + (share[1] - share[0]) * number / steps, int((~self.found).sum()))
@@ -120,7 +125,13 @@ class Hunt:
 def select(lanes: Lanes, keep: Tensor) -> Lanes:
     """The lanes of a mask."""
     rows = keep.nonzero().squeeze(1)
-    return lanes if len(rows) == len(keep) else {name: values[rows] for name, values in lanes.items()}
+    return {name: values[rows] for name, values in lanes.items()}
+
+
+def filled_up(images: Tensor) -> Tensor:
+    """The images, up to an eighth of them twice: of a few sizes and not of any."""
+    unit = 1 << max(len(images).bit_length() - 4, 0)
+    return torch.cat((images, images[: -len(images) % unit]))
 
 
 def refuse_nan(logits: Tensor, where: str) -> Tensor:
