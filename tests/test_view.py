@@ -1,6 +1,7 @@
 """The model as attacks see it: the same function, whatever is folded and fused in it."""
 
 import copy
+from functools import partial
 from typing import Any
 
 import pytest
@@ -21,7 +22,7 @@ from odd_models import (
     parametrized,
 )
 from oracles import unchanged
-from worstclass.attacks.folding import Folded, FoldedConv, _agree, conv_relu, fold
+from worstclass.attacks.folding import ConvRelu, Folded, FoldedConv, _agree, conv_relu, fold
 from worstclass.attacks.view import Strict, View, search_view
 from worstclass.models import ResNet18, SmallCNN, WideResNet, make_model
 from worstclass.models.normalization import Normalized
@@ -281,11 +282,14 @@ def test_the_fused_convolution_has_the_gradient_of_its_parts(
     x, weight, bias = random(2, channels, 6, 5).requires_grad_(), random(6, channels, *kernel), random(6)
     add = random(*F.conv2d(x, weight, bias, stride, padding).shape).requires_grad_()
 
-    def fused(x: Tensor, add: Tensor) -> Tensor:
-        out: Tensor = conv_relu(x, weight, bias, add if adds else None, [stride] * 2, [*padding], [1, 1], 1)
+    def called(operation: Any, x: Tensor, add: Tensor) -> Tensor:
+        out: Tensor = operation(x, weight, bias, add if adds else None, [stride] * 2, [*padding], [1, 1], 1)
         return out
 
-    assert torch.autograd.gradcheck(fused, (x, add))
+    fused = partial(called, conv_relu)
+    for each in (fused, partial(called, ConvRelu.apply)):
+        assert torch.allclose(each(x, add), (F.conv2d(x, weight, bias, stride, padding) + (add if adds else 0)).relu())
+        assert torch.autograd.gradcheck(each, (x, add))
     torch.compiler.reset()  # else, after eight functions of one code, the function itself is called
     compiled = torch.compile(fused, backend="aot_eager", dynamic=False)  # fake tensors, as the fast engine traces it
     wanted = [x, add] if adds else [x]

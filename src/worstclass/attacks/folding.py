@@ -2,13 +2,13 @@
 
 BatchNorm is folded into the convolution before it, and the first convolution, in bfloat16, takes images in two parts
 so that it does not round them. The folded weights are copies: `refresh` makes them anew from the model, which goes on
-training. In a captured step the bias, a sum and a ReLU after a convolution are part of it too, in bfloat16 on a GPU;
-called one by one, such convolutions would keep the host busier than they spare the device.
+training. In bfloat16 on a GPU the bias, a sum and a ReLU after a convolution can be part of it too.
 """
 
 import copy
 import operator
 from collections import Counter
+from collections.abc import Callable
 from typing import Any, TypeGuard
 
 import torch
@@ -125,7 +125,8 @@ class FoldedConv(nn.Module):
         stride, padding, dilation = self.geometry
         if relu and x.is_cuda and self.weight.dtype == torch.bfloat16:
             add = None if add is None else add.to(torch.bfloat16)
-            fused: Tensor = conv_relu(
+            call: Callable[..., Any] = conv_relu if torch.compiler.is_compiling() else ConvRelu.apply
+            fused: Tensor = call(
                 x.to(torch.bfloat16), self.weight, self.bias, add, stride, padding, dilation, self.groups
             )
             return fused
@@ -155,13 +156,7 @@ def _padded(x: Tensor) -> Tensor:
     return F.pad(x, (0, 0, 0, 0, 0, -x.shape[1] % 8))
 
 
-@torch.library.custom_op(
-    "worstclass::conv_relu",
-    mutates_args=(),
-    schema="(Tensor x, Tensor weight, Tensor bias, Tensor? add, int[] stride, int[] padding, int[] dilation, "
-    "int groups) -> Tensor",
-)
-def conv_relu(
+def _conv_relu(
     x: Tensor,
     weight: Tensor,
     bias: Tensor,
@@ -180,6 +175,15 @@ def conv_relu(
     return torch.ops.aten.cudnn_convolution_add_relu(  # type: ignore[no-any-return]
         x, weight, add, 1.0, bias, stride, padding, dilation, groups
     )
+
+
+conv_relu = torch.library.custom_op(
+    "worstclass::conv_relu",
+    _conv_relu,
+    mutates_args=(),
+    schema="(Tensor x, Tensor weight, Tensor bias, Tensor? add, int[] stride, int[] padding, int[] dilation, "
+    "int groups) -> Tensor",
+)
 
 
 @conv_relu.register_fake
@@ -222,6 +226,20 @@ def _into_few(grad: Tensor, weight: Tensor, padding: list[int]) -> Tensor:
 
 
 conv_relu.register_autograd(_backward, setup_context=_keep)
+
+
+class ConvRelu(torch.autograd.Function):
+    """`conv_relu` for calls outside of the compiler, where the host is faster with it."""
+
+    @staticmethod
+    def forward(ctx: Any, *inputs: Any) -> Tensor:
+        out = _conv_relu(*inputs)
+        _keep(ctx, inputs, out)
+        return out
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
+        return _backward(ctx, grads[0])
 
 
 class _Tracer(fx.Tracer):
