@@ -221,7 +221,27 @@ def test_a_model_that_the_fast_engine_cannot_take_is_left_to_the_eager_one(
         "the fast engine cannot take this model (called a synchronizing operation): going on with the eager one."
     ]
     assert open_run(fast.folder).about["engine"]["fast"] is False
+    assert open_run(fast.folder).about["engine"]["notes"] == lines
     assert_same_run(eager.folder, fast.folder)
+
+
+def test_a_note_is_not_another_engine(data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A model whose attacks compute outside of bfloat16 says so, and is trained by the fast engine all the same."""
+    usual = Engine.forwards
+
+    def noting(self: Engine, *arguments: Any, on_fallback: Any) -> Any:
+        on_fallback("a note")
+        return usual(self, *arguments, on_fallback=on_fallback)
+
+    monkeypatch.setattr(Engine, "forwards", noting)
+    monkeypatch.setattr(Engine, "prepare", lambda self, work, *_: work)
+    monkeypatch.setattr(torch, "compile", lambda work, **_: work)
+    lines: list[str] = []
+    run = train_run(tiny_config(data, epochs=1), tmp_path / "run", engine=Engine(fast=True), on_fallback=lines.append)
+    assert lines == ["a note"]
+    how = open_run(run.folder).about["engine"]
+    assert how["fast"]
+    assert how["notes"] == lines
 
 
 @pytest.mark.filterwarnings("default")  # the compiler warns of what it does itself

@@ -179,7 +179,7 @@ def train_run(
     train_on = partial(fit, state, train, valid, objective, plan, engine=engine, team=team, data_limit=data_limit)
     if not team.leads:
         follow_leader(state, team)
-        for _ in train_on():
+        for _ in train_on(on_fallback=lambda _: None):  # the leader's to tell
             pass
         return Run(out, config, about)
     keeper = Keeper(out, state, 60 * checkpoint_minutes, on_fallback)
@@ -211,17 +211,24 @@ def train_run(
             if step < steps:  # after the last one comes the epoch's end
                 keeper.save_if_due()
 
-        def fall_back(line: str) -> None:
-            part = about["resumed"][-1] if resume else about
-            part["engine"] |= {"fast": False, "fell_back": line}
+        def note_engine(**what: Any) -> None:
+            (about["resumed"][-1] if resume else about)["engine"].update(what)
             write_json(out / ABOUT, about)
+
+        notes: list[str] = []
+
+        def fall_back(line: str) -> None:
+            notes.append(line)
+            note_engine(notes=notes)
             on_fallback(line)
 
         follow_leader(state, team)
         if not fits(train, torch.device(device), data_limit):
             size = train.x.nbytes / 2**30
             on_fallback(f"the training images ({size:.3g} GiB) stay in host memory, and are fetched a batch ahead.")
-        for record in train_on(on_step=after_step, on_fallback=fall_back):
+        for record in train_on(
+            on_step=after_step, on_engine=lambda used: note_engine(fast=used.fast), on_fallback=fall_back
+        ):
             improved = keeper.select(record.epoch, selection_score(config.select, record.valid, record.epoch))
             line = describe(record) | {"selected": improved}
             _append_log(out / LOG, line)

@@ -49,6 +49,7 @@ def fit(
     team: Team = ALONE,
     data_limit: int | None = None,
     on_step: Callable[[int, int], None] | None = None,
+    on_engine: Callable[[Engine], None] | None = None,
     on_fallback: Callable[[str], None] = warnings.warn,
 ) -> Iterator[EpochRecord]:
     """Train from `state` to `plan.epochs`, in place; yield a record after each epoch.
@@ -56,7 +57,8 @@ def fit(
     Order, augmentation and attack starts are functions of (seed, epoch, step): a run that is stopped after any step
     and continued from its state is the run that was never stopped. The last, partial batch of an
     epoch is left out; another order brings those images back in the next. `on_step(step, steps)` is called
-    after each step, and `on_fallback(line)` when the fast engine cannot take the model and the eager one goes on.
+    after each step, `on_engine(engine)` once with the one that takes them, and `on_fallback(line)` when something is
+    not taken as it was asked for, such as a model that the fast engine cannot take.
     Images of more than `data_limit` bytes (by default half of a GPU's free memory) stay in the host's memory.
     Every process of a `team` calls this with the same arguments, and each yields the same records.
     """
@@ -73,6 +75,8 @@ def fit(
         data_limit=data_limit,
         on_fallback=on_fallback,
     )
+    if on_engine:
+        on_engine(work.engine)
     while state.epoch < plan.epochs:
         epoch, started = state.epoch + 1, time.perf_counter() - state.seconds
         used = _snapshot(state.strategy.weights)

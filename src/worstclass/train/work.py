@@ -23,7 +23,7 @@ VALID_BATCH = 500
 
 
 class Work(NamedTuple):
-    """The two steps, the batches for each, and how the engine takes it: called with the indices of a batch."""
+    """The two steps, the batches for each, how the engine takes it (called with the indices of a batch), and which."""
 
     step: TrainStep
     feed: Feed
@@ -31,6 +31,7 @@ class Work(NamedTuple):
     valid_step: ValidStep
     valid_feed: Feed
     validate: Callable[[Tensor], None]
+    engine: Engine
 
 
 def prepare(
@@ -133,4 +134,4 @@ def _prepare(
     take = engine.prepare(step, [plan.batch_size_for(len(feed))], step.touched(), step.generator)
     state.model.eval()
     validate = engine.prepare(valid_step, sorted(valid_sizes), [], valid_step.generator)
-    return Work(step, feed, take, valid_step, valid_feed, validate)
+    return Work(step, feed, take, valid_step, valid_feed, validate, engine)
