@@ -22,7 +22,8 @@ from odd_models import (
     parametrized,
 )
 from oracles import unchanged
-from worstclass.attacks.folding import ConvRelu, Folded, FoldedConv, _agree, conv_relu, fold
+from worstclass.attacks.folding import Folded, FoldedConv, _agree, fold
+from worstclass.attacks.fused import ConvRelu, conv_relu
 from worstclass.attacks.view import Strict, View, search_view
 from worstclass.models import ResNet18, SmallCNN, WideResNet, make_model
 from worstclass.models.normalization import Normalized

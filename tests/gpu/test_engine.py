@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from tiny import tiny_config, write_tiny_npz
 from worstclass.attacks import pgd, trades_attack
-from worstclass.attacks.folding import conv_relu
+from worstclass.attacks.fused import conv_relu
 from worstclass.config import Method, make_config
 from worstclass.data import Images, to_float
 from worstclass.execution import no_waiting

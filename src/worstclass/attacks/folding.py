@@ -8,13 +8,13 @@ training. In bfloat16 on a GPU the bias, a sum and a ReLU after a convolution ca
 import copy
 import operator
 from collections import Counter
-from collections.abc import Callable
 from typing import Any, TypeGuard
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, fx, nn
 
+from worstclass.attacks.fused import fused_conv
 from worstclass.attacks.lanes import predict
 from worstclass.execution import allow_tf32
 from worstclass.models.normalization import Head
@@ -26,7 +26,6 @@ SAME_SLOPE = (
     0.05  # of each image's own: a ReLU at its corner turns a rounding into a little of it, a lost backward into all
 )
 TRIED_IMAGES, TRIED_DRAWS = 16, 8  # to find out whether a folded model is the same function
-FEW_CHANNELS = 8  # of colour images in two parts, padded: for more it was not measured
 ADDS = {operator.add, torch.add}
 RELUS = {F.relu, torch.relu, F.relu_, torch.relu_}
 
@@ -125,11 +124,7 @@ class FoldedConv(nn.Module):
         stride, padding, dilation = self.geometry
         if relu and x.is_cuda and self.weight.dtype == torch.bfloat16:
             add = None if add is None else add.to(torch.bfloat16)
-            call: Callable[..., Any] = conv_relu if torch.compiler.is_compiling() else ConvRelu.apply
-            fused: Tensor = call(
-                x.to(torch.bfloat16), self.weight, self.bias, add, stride, padding, dilation, self.groups
-            )
-            return fused
+            return fused_conv(x.to(torch.bfloat16), self.weight, self.bias, add, stride, padding, dilation, self.groups)
         out = F.conv2d(x, self.weight, self.bias, stride, padding, dilation, self.groups)
         out = out if add is None else out + add
         return out.relu() if relu else out
@@ -154,92 +149,6 @@ def in_two_parts(x: Tensor) -> Tensor:
 def _padded(x: Tensor) -> Tensor:
     """Channels of zeros up to a multiple of eight, as GPUs want them in bfloat16."""
     return F.pad(x, (0, 0, 0, 0, 0, -x.shape[1] % 8))
-
-
-def _conv_relu(
-    x: Tensor,
-    weight: Tensor,
-    bias: Tensor,
-    add: Tensor | None,
-    stride: list[int],
-    padding: list[int],
-    dilation: list[int],
-    groups: int,
-) -> Tensor:
-    """max(0, convolution + bias + add) in one kernel on a GPU; its gradient goes to x and `add` alone."""
-    if not x.is_cuda:
-        out = F.conv2d(x, weight, bias, stride, padding, dilation, groups)
-        return (out if add is None else out + add).relu()
-    if add is None:
-        return torch.ops.aten.cudnn_convolution_relu(x, weight, bias, stride, padding, dilation, groups)  # type: ignore[no-any-return]
-    return torch.ops.aten.cudnn_convolution_add_relu(  # type: ignore[no-any-return]
-        x, weight, add, 1.0, bias, stride, padding, dilation, groups
-    )
-
-
-conv_relu = torch.library.custom_op(
-    "worstclass::conv_relu",
-    _conv_relu,
-    mutates_args=(),
-    schema="(Tensor x, Tensor weight, Tensor bias, Tensor? add, int[] stride, int[] padding, int[] dilation, "
-    "int groups) -> Tensor",
-)
-
-
-@conv_relu.register_fake
-def _(x: Tensor, weight: Tensor, bias: Tensor, add: Tensor | None, *geometry: Any) -> Tensor:
-    return F.conv2d(x, weight, bias, *geometry)
-
-
-def _keep(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
-    x, weight, _, add, *ctx.geometry = inputs
-    ctx.save_for_backward(x, weight, output)
-    ctx.adds = add is not None
-
-
-def _backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
-    x, weight, out = ctx.saved_tensors
-    stride, padding, dilation, groups = ctx.geometry
-    grad = torch.ops.aten.threshold_backward(grad, out, 0)
-    if groups == 1 and {*stride, *dilation} == {1} and weight.shape[1] <= FEW_CHANNELS:
-        into_x = _into_few(grad, weight, padding)
-    else:
-        into_x, _, _ = torch.ops.aten.convolution_backward(
-            grad, x, weight, None, stride, padding, dilation, False, [0, 0], groups, [True, False, False]
-        )
-    return into_x, None, None, grad if ctx.adds else None, None, None, None, None
-
-
-def _into_few(grad: Tensor, weight: Tensor, padding: list[int]) -> Tensor:
-    """A convolution's gradient to an input of few channels, as a matrix product and a sum of shifted images: the
-    convolutions of a GPU are made for many channels."""
-    rows, columns = weight.shape[2:]
-    up, left = rows - 1 - padding[0], columns - 1 - padding[1]
-    shares = (grad.permute(0, 2, 3, 1) @ weight.permute(0, 2, 3, 1).flatten(1)).unflatten(3, (rows, columns, -1))
-    shares = F.pad(shares, (0, 0, 0, 0, 0, 0, left, left, up, up))  # (B, H, W, rows, columns, C), by output pixel
-    height, width = shares.shape[1] - rows + 1, shares.shape[2] - columns + 1
-    into_x = shares.new_zeros(())
-    for i in range(rows):
-        for j in range(columns):
-            into_x = into_x + shares[:, rows - 1 - i :, columns - 1 - j :, i, j][:, :height, :width]
-    return into_x.permute(0, 3, 1, 2)
-
-
-conv_relu.register_autograd(_backward, setup_context=_keep)
-
-
-class ConvRelu(torch.autograd.Function):
-    """`conv_relu` for calls outside of the compiler, where the host is faster with it."""
-
-    @staticmethod
-    def forward(ctx: Any, *inputs: Any) -> Tensor:
-        out = _conv_relu(*inputs)
-        _keep(ctx, inputs, out)
-        return out
-
-    @staticmethod
-    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
-        return _backward(ctx, grads[0])
 
 
 class _Tracer(fx.Tracer):
