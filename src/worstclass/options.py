@@ -62,7 +62,7 @@ def pick_engine(
 
 
 def as_started(about: Mapping[str, Any]) -> tuple[str, str, bool]:
-    """Engine, precision and whether deterministic, as a run was started: what `pick_engine` takes."""
+    """Engine, precision and whether deterministic, as a run was trained so far: what `pick_engine` takes."""
     how = about["engine"]
     return "fast" if how["fast"] else "eager", how["precision"], how.get("deterministic", False)
 

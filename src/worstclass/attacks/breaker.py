@@ -57,8 +57,9 @@ class Breaker(ABC):
         rows: int = 0,
         look: Look | None = None,
     ) -> Broken:
-        """Search with `model`; what counts is what `judge` (the model itself, if left out) gets wrong. A forward has
-        at most `rows` images, or as many as the batch if that is more: targets share it where they fit."""
+        """Search with `model`; what counts is what `judge` (the model itself, if left out) gets wrong. The
+        search sends at most `rows` images forward at once, or the batch if that is more: targets share it where they
+        fit."""
         hunt = Hunt(
             x,
             y,

@@ -33,8 +33,8 @@ RELUS = {F.relu, torch.relu, F.relu_, torch.relu_}
 def fold(model: Classifier, x: Tensor, *, dtype: torch.dtype | None = None, fuse: bool = False) -> "Folded | None":
     """The folded model, its convolutions in `dtype`, and if `fuse`, what follows them part of them.
 
-    None if the model cannot be traced, or the result is not the same function on `x`: a model that draws at random, or
-    whose traced copy has other gradients. It is expected in evaluation mode.
+    None if the model cannot be traced, or the result does not run or is not the same function on `x`: a model that
+    draws at random, or whose traced copy has other gradients. It is expected in evaluation mode.
     """
     x = x[:TRIED_IMAGES]
     try:
@@ -42,7 +42,11 @@ def fold(model: Classifier, x: Tensor, *, dtype: torch.dtype | None = None, fuse
             for tried, seen in ((model, x), _shaken(model, x)):  # an untrained model may hide what it does behind zeros
                 if not _agree(tried, Folded(tried, seen, fuse=fuse), seen):
                     return None
-            return Folded(model, x, dtype=dtype, fuse=fuse)
+            folded = Folded(model, x, dtype=dtype, fuse=fuse)
+            if fuse and x.is_cuda:  # not every convolution has a fused kernel
+                with torch.autocast("cuda", dtype or torch.bfloat16, enabled=dtype is not None):
+                    _slope(folded, x, x.new_ones(()))
+            return folded
     except Exception:  # tracing and copying run the model's code on stand-ins: what it raises is anybody's guess
         return None
 

@@ -78,11 +78,12 @@ def _into_few(grad: Tensor, weight: Tensor, padding: list[int]) -> Tensor:
     shares = (grad.permute(0, 2, 3, 1) @ weight.permute(0, 2, 3, 1).flatten(1)).unflatten(3, (rows, columns, -1))
     shares = F.pad(shares, (0, 0, 0, 0, 0, 0, left, left, up, up))  # (B, H, W, rows, columns, C), by output pixel
     height, width = shares.shape[1] - rows + 1, shares.shape[2] - columns + 1
-    into_x = shares.new_zeros(())
+    wide = torch.promote_types(shares.dtype, torch.float32)  # sums in bfloat16 would be rounded one by one
+    into_x = shares.new_zeros((1, 1, 1, 1), dtype=wide)
     for i in range(rows):
         for j in range(columns):
             into_x = into_x + shares[:, rows - 1 - i :, columns - 1 - j :, i, j][:, :height, :width]
-    return into_x.permute(0, 3, 1, 2)
+    return into_x.to(shares.dtype).permute(0, 3, 1, 2)
 
 
 conv_relu.register_autograd(_backward, setup_context=_keep)

@@ -29,7 +29,7 @@ Look = Callable[[float, int], None]
 class Hunt:
     """The samples of a batch, with the radius and the randomness of each, and what has been found on them.
 
-    `judge` decides what counts: the model, in strict float32. A forward has at most `rows` lanes.
+    `judge` decides what counts: the model, in strict float32. A forward of a search has at most `rows` lanes.
     """
 
     def __init__(
