@@ -11,7 +11,7 @@ from worstclass.errors import UserError
 def _sum(values: Tensor) -> Tensor:
     """The sum over all processes. Its gradient is one too, because the loss is the sum of theirs.
 
-    The compiler does not look inside. It did into an autograd.Function, and then gradients were wrong (torch 2.11).
+    The compiler does not look inside. It did into an autograd.Function, and gradients were wrong (2.11, on a GPU).
     """
     total = values.clone(memory_format=torch.contiguous_format)
     dist.all_reduce(total)
