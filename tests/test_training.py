@@ -12,7 +12,6 @@ from torch import nn
 from tiny import assert_same_run, tiny_config, write_tiny_npz
 from worstclass import rng
 from worstclass.attacks import PGD, trades_attack
-from worstclass.attacks.folding import fold
 from worstclass.config import Config, Method
 from worstclass.data import Augment, Images, epoch_order, open_source, split_validation, to_float
 from worstclass.errors import TrainingError
@@ -24,7 +23,7 @@ from worstclass.stats import ClassStats
 from worstclass.strategies import WAT, uniform
 from worstclass.train import Plan, fit, new_state
 from worstclass.train.checkpoint import load_tensors
-from worstclass.train.engine import Engine, OneGraph
+from worstclass.train.engine import Engine
 
 METHODS: tuple[Method, ...] = ("natural", "pgd-at", "trades", "fixed", "wat", "frl-rw", "frl-rwrm", "csl")
 
@@ -271,38 +270,6 @@ def test_compiled_a_run_is_the_same(
     for one, other in zip(*records, strict=True):
         assert torch.allclose(one.train.table, other.train.table, rtol=1e-9)
         assert torch.allclose(one.valid.table, other.valid.table, rtol=1e-9)
-
-
-def test_a_compiled_model_is_one_graph_with_and_without_gradients() -> None:
-    graphs: list[torch.fx.GraphModule] = []
-
-    def backend(graph: torch.fx.GraphModule, _: list[torch.Tensor]) -> Any:
-        graphs.append(graph)
-        return graph.forward
-
-    network = SmallCNN(3, 1).eval().requires_grad_(False)
-    x = to_float(images(6).x)
-    model = OneGraph(torch.compile(network, backend=backend, dynamic=False))
-    with torch.no_grad():
-        plain = model(x)
-    asked = x.clone().requires_grad_()
-    (ours,) = torch.autograd.grad(model(asked).logsumexp(1).sum(), asked)
-    (theirs,) = torch.autograd.grad(network(asked).logsumexp(1).sum(), asked)
-    assert len(graphs) == 1
-    assert not any(tensor.requires_grad for tensor in (plain, model(x), x))
-    assert torch.equal(plain, network(x))
-    assert torch.equal(ours, theirs)
-
-
-@pytest.mark.filterwarnings("default")
-def test_one_process_compiles_for_many_runs() -> None:
-    """By itself torch compiles eight versions of a function and goes on without, which a whole graph may not."""
-    Engine(fast=True).set_up(torch.device("cpu"))
-    x = to_float(images(6).x)
-    for seed in range(10):
-        folded = fold(make_model("small-cnn", num_classes=3, in_channels=1, seed=seed).eval(), x)
-        assert folded is not None
-        torch.compile(folded, backend="eager", fullgraph=True, dynamic=False)(x)
 
 
 def test_a_loss_that_is_not_finite_stops_the_run_and_says_where() -> None:

@@ -68,6 +68,16 @@ def _switches(allowed: bool) -> list[tuple[Any, str, Any]]:
     return [(part, "allow_tf32", allowed) for part in (torch.backends.cuda.matmul, cudnn)]  # torch before 2.9
 
 
+@contextmanager
+def measuring(enabled: bool) -> Iterator[None]:
+    """Let cuDNN choose convolutions by measuring them, once for each shape; afterwards as it was."""
+    before, torch.backends.cudnn.benchmark = torch.backends.cudnn.benchmark, enabled
+    try:
+        yield
+    finally:
+        torch.backends.cudnn.benchmark = before
+
+
 def on(device: torch.device) -> AbstractContextManager[object]:
     """Make a GPU the current one: graphs are captured and replayed on that."""
     return torch.cuda.device(device) if device.type == "cuda" else nullcontext()

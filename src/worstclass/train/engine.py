@@ -1,7 +1,9 @@
 """How a step is executed: as it is, or compiled and captured as one CUDA graph, in which precision. What it computes is
 in step.py."""
 
+import hashlib
 import importlib
+import inspect
 import os
 import warnings
 from collections.abc import Callable, Iterator, Sequence
@@ -13,13 +15,17 @@ import torch
 from torch import Tensor, nn
 from torch.func import functional_call
 
+from worstclass.attacks import fused
 from worstclass.attacks.folding import fold
 from worstclass.errors import UserError
-from worstclass.execution import Precision, aside, compiling, no_waiting, set_tf32
+from worstclass.execution import Precision, aside, compiling, measuring, no_waiting, set_tf32
+from worstclass.models import synced
 from worstclass.types import Classifier, Losses, Objective
 
 WARM_UP_STEPS = 3
 RECOMPILE_LIMIT = 256  # of one function in a process; torch's own, 8, is used up by a few runs
+OPERATIONS = (fused, synced)  # modules with operations of our own
+LEAVING_AUTOCAST = ("torch.amp.autocast_mode._enter_autocast", "torch.amp.autocast_mode._exit_autocast")
 LossesOf = Callable[[Tensor, Tensor, Tensor], Losses]  # of images, attacked images and labels
 
 
@@ -137,20 +143,17 @@ class Engine:
         return losses, fresh
 
     def set_up(self, device: torch.device) -> None:
-        """Set what torch keeps globally: TF32 matrix products, or strict float32; and the choice of algorithms."""
+        """Set what torch keeps globally: TF32 matrix products, or strict float32; how it compiles; determinism."""
         if self.fast:
-            dynamo: Any = importlib.import_module("torch._dynamo.config")
-            if hasattr(dynamo, "recompile_limit"):  # older torch has another name for it
-                dynamo.recompile_limit = max(dynamo.recompile_limit, RECOMPILE_LIMIT)
+            set_up_compiler()
         if device.type != "cuda":
             return
         torch.cuda.set_device(device)  # graphs are captured and replayed on the current one
         set_tf32(self.precision != "fp32")
-        torch.backends.cudnn.benchmark = self.fast and not self.deterministic
         if self.deterministic:
             os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # cuBLAS asks for it
             torch.use_deterministic_algorithms(True)
-            torch.backends.cudnn.deterministic = True
+            torch.backends.cudnn.deterministic, torch.backends.cudnn.benchmark = True, False
             compiler: Any = importlib.import_module("torch._inductor.config")
             if hasattr(compiler, "deterministic"):  # kernels are chosen without measuring, torch 2.9 on
                 compiler.deterministic = True
@@ -167,7 +170,24 @@ class Engine:
             return work
         if generator.device.type != "cuda":
             raise UserError("the fast engine needs a GPU; use the eager one here.")
-        return Captured(work, sizes, touched, generator)
+        with measuring(not self.deterministic):
+            return Captured(work, sizes, touched, generator)
+
+
+def set_up_compiler() -> None:
+    """Let one process compile for many runs, and a later one find what was traced.
+
+    torch keeps no traced graph that leaves autocast, as a `Head` does, unless it is allowed to under a key. In such a
+    graph are the gradients of our own operations, which it does not look at when it asks whether the graph is known:
+    the key is their code.
+    """
+    dynamo: Any = importlib.import_module("torch._dynamo.config")
+    if hasattr(dynamo, "recompile_limit"):  # older torch has another name for it
+        dynamo.recompile_limit = max(dynamo.recompile_limit, RECOMPILE_LIMIT)
+    compiler: Any = importlib.import_module("torch._inductor.config")
+    if hasattr(compiler, "unsafe_marked_cacheable_functions"):
+        code = hashlib.sha256("".join(map(inspect.getsource, OPERATIONS)).encode()).hexdigest()
+        compiler.unsafe_marked_cacheable_functions |= dict.fromkeys(LEAVING_AUTOCAST, code)
 
 
 class Captured:
