@@ -30,7 +30,9 @@ def evaluate(
     norm: Annotated[str | None, typer.Option(help="linf (default) or l2 (of your own model)")] = None,
     out: Annotated[Path | None, typer.Option(help="folder for card.json and outcomes.npz; default: the run")] = None,
     seed: Annotated[int, typer.Option(min=0, help="seed of the attacks' random starts")] = 0,
-    batch_size: Annotated[int, typer.Option(min=1, help="images at a time")] = 500,
+    batch_size: Annotated[
+        int | None, typer.Option(min=1, help="images at a time; default: 500, on a GPU as many as fit, up to 5000")
+    ] = None,
     search: Search = None,
     checks: Annotated[
         bool, typer.Option("--checks", help="also run checks of good practice, and end in one verdict")

@@ -22,6 +22,9 @@ from worstclass.rng import PerSample
 from worstclass.team import ALONE, Team
 from worstclass.types import BallAttack, Classifier
 
+BATCH, LARGEST_BATCH = 500, 5000  # images at a time, and at most; a GPU is not busy with few
+MEMORY = 0.5  # of what is free on a GPU, for images and what their gradients need
+TRIED_IMAGES = 32  # to find out what they need
 FORWARD_ONLY_ROWS = 4  # a batch without gradients may be this many times larger
 TOLERANCE = 1e-6  # of float32 at 1, with room
 
@@ -44,7 +47,7 @@ def evaluate(
     attacks: Mapping[str, BallAttack],
     *,
     seed: int = 0,
-    batch_size: int = 500,
+    batch_size: int | None = None,
     precision: Precision = "fp32",
     progress: Progress | None = None,
     notify: Notify | None = None,
@@ -54,8 +57,9 @@ def evaluate(
 ) -> Outcomes:
     """Predictions on clean images and under each attack, in evaluation mode.
 
-    Random starts are a function of (seed, sample), so the answer does not depend on the batch size. An attack that
-    leaves its ball or [0, 1], or (with `must_harm`) after which the model is right more often, is an `AttackError`.
+    Random starts are a function of (seed, sample), so the answer does not depend on the batch size, which is
+    `batch_that_fits` unless given. An attack that leaves its ball or [0, 1], or (with `must_harm`) after which the
+    model is right more often, is an `AttackError`.
     Attacks search in `precision`, those that stop at the first success (AutoAttack and its parts) on a faster view of
     the model, and PGD too unless it is fp32; the model itself, in strict float32, judges what they find.
     `progress` keeps what is done, and an evaluation that was stopped goes on from there. `passes` adds up what attacks
@@ -63,6 +67,7 @@ def evaluate(
     same outcomes; progress and passes are each one's own.
     """
     model.eval()
+    batch_size = batch_size or batch_that_fits(model, images)
     trial = _Trial(model, images, seed, batch_size, progress or Progress(), notify or (lambda _: None), team)
     with allow_tf32(False), on(trial.a_batch().device):  # no TF32 in a number that is reported
         outcomes = _evaluate(trial, attacks, precision, passes)
@@ -261,6 +266,27 @@ class _Elimination:
         if len(hit):
             self.by[hit] = number
             self.predicted[hit] = _numpy(broken.predicted[broken.found])
+
+
+def batch_that_fits(model: Classifier, images: Images) -> int:
+    """Images at a time: 500, and on a GPU as many as half of its free memory takes, up to 5000.
+
+    What an image takes is measured by a gradient to a few of them, in the model's own precision.
+    """
+    x, _ = as_input(model, images.select(torch.arange(min(TRIED_IMAGES, len(images)), device=images.y.device)))
+    if not x.is_cuda or len(x) == 0:
+        return BATCH
+    with on(x.device), torch.random.fork_rng([x.device]):  # a model may draw
+        torch.cuda.empty_cache()
+        torch.cuda.reset_peak_memory_stats()
+        before = torch.cuda.memory_allocated()
+        with torch.enable_grad():
+            total = model(x.requires_grad_()).sum()
+            if total.requires_grad:  # an attack need not ask for gradients, and a model need not have them
+                torch.autograd.grad(total, x)
+        each = (torch.cuda.max_memory_allocated() - before) / len(x)
+        free, _ = torch.cuda.mem_get_info()
+    return max(1, min(int(MEMORY * free / each), LARGEST_BATCH))
 
 
 def as_input(model: Classifier, images: Images) -> tuple[Tensor, Tensor]:

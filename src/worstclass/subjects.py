@@ -23,7 +23,7 @@ from worstclass.checks import (
 )
 from worstclass.data import Images, open_source, split_validation
 from worstclass.errors import UserError
-from worstclass.evaluate import Notify, as_input, evaluate
+from worstclass.evaluate import Notify, as_input, batch_that_fits, evaluate
 from worstclass.execution import Precision
 from worstclass.files import locked, read_json, write_json
 from worstclass.models import make_model
@@ -109,7 +109,7 @@ def evaluate_subject(
     base: Path | None = None,
     device: torch.device | str = "cpu",
     seed: int = 0,
-    batch_size: int = 500,
+    batch_size: int | None = None,
     precision: Precision = "fp32",
     checks: bool = False,
     transfer: Subject | None = None,
@@ -132,6 +132,7 @@ def evaluate_subject(
     if transfer:
         _check_transfer(subject, transfer)
     model = subject.model.to(device).eval()
+    batch_size = batch_size or batch_that_fits(model, subject.images)
     team.check_same(json.dumps([about, list(attacks), precision]), "the processes were not started alike.")
 
     def attack_all() -> tuple[Outcomes, Progress]:

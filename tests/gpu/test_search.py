@@ -9,7 +9,7 @@ from worstclass.attacks import APGD, FAB, Ensemble, Square, pgd
 from worstclass.attacks.lanes import Hunt, Lanes
 from worstclass.attacks.view import Strict, search_view
 from worstclass.data import Images, to_float
-from worstclass.evaluate import evaluate
+from worstclass.evaluate import LARGEST_BATCH, batch_that_fits, evaluate
 from worstclass.execution import Precision
 from worstclass.models import make_model
 
@@ -103,3 +103,21 @@ def test_no_sync_between_two_looks(
     monkeypatch.setattr(Hunt, "settle", settle)
     monkeypatch.setattr(Hunt, "run", run)
     ATTACK.attacks[name].breaks(view, x, y, judge=Strict(model))
+
+
+def test_as_many_images_at_a_time_as_fit(
+    trained: tuple[torch.nn.Module, Images], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model, images = trained
+    free, whole = torch.cuda.mem_get_info()
+    assert batch_that_fits(model, images) == LARGEST_BATCH or free < 2**36
+    monkeypatch.setattr(torch.cuda, "mem_get_info", lambda: (2**30, whole))
+    few = batch_that_fits(model, images)
+    x = to_float(images.x[:few].cuda()).requires_grad_()
+    torch.cuda.reset_peak_memory_stats()
+    before = torch.cuda.memory_allocated()
+    torch.autograd.grad(model(x).sum(), x)
+    used = torch.cuda.max_memory_allocated() - before
+    print(f"{few} images in {used / 2**20:.0f} MiB")
+    assert 2**28 < used < 2**30
+    assert evaluate(model, images, {}).predictions["natural"].shape == (640,)

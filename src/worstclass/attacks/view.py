@@ -92,7 +92,9 @@ def search_view(model: Classifier, x: Tensor, *, precision: Precision = "fp32", 
     """
     bf16 = precision == "bf16"
     dtype = torch.bfloat16 if bf16 else None
-    folded = None if as_it_is else fold(model, x, dtype=dtype, fuse=x.is_cuda) or fold(model, x, dtype=dtype)
+    folded = None if as_it_is else fold(model, x, dtype=dtype, fuse=x.is_cuda)
+    if folded is None and not as_it_is and x.is_cuda:  # perhaps only a fused kernel is missing
+        folded = fold(model, x, dtype=dtype)
     if folded is None:
         return View(model, model, own_format=True, bf16=bf16)
     plain = folded if x.is_cuda else Folded(model, x, dtype=dtype)
