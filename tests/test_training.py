@@ -123,6 +123,16 @@ def test_unbalanced_data_and_a_batch_without_a_class(tmp_path: Path) -> None:
     assert records[-1].train.counts.sum() == 48  # three whole batches of 16; the last partial one is left out
 
 
+@pytest.mark.parametrize(("batch_size", "largest"), [(5, 20), (200, 500)])
+def test_a_smaller_batch_makes_that_of_validation_smaller(batch_size: int, largest: int) -> None:
+    """Where memory is short, it is the one thing to turn."""
+    the_plan, sizes = plan(epochs=1, batch_size=batch_size), list[int]()
+    state = new_state(SmallCNN(3, 1), uniform(3), the_plan)
+    state.model.register_forward_pre_hook(lambda model, inputs: sizes.append(0 if model.training else len(inputs[0])))
+    list(fit(state, images(200), images(501), Natural(), the_plan))
+    assert max(sizes) == largest
+
+
 def test_validation_measures_what_it_says() -> None:
     """Losses under the objective's attack, accuracy under PGD, weights and BatchNorm statistics untouched."""
     from worstclass.train import validate

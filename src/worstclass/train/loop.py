@@ -16,9 +16,9 @@ from worstclass.errors import TrainingError
 from worstclass.stats import ClassStats
 from worstclass.team import ALONE, Team
 from worstclass.train.engine import Engine
-from worstclass.train.state import Plan, State
+from worstclass.train.state import VALID_BATCH, Plan, State
 from worstclass.train.step import ValidStep
-from worstclass.train.work import VALID_BATCH, Work, prepare
+from worstclass.train.work import Work, prepare
 from worstclass.types import Classifier, ClassWeights, Objective
 
 HEALTH_INTERVAL = 50  # steps between two looks at the device
@@ -86,7 +86,9 @@ def fit(
         _run_epoch(state, work, plan, started, on_step)
         train_stats = work.step.stats.copy()
         state.model.eval()
-        valid_stats = _run_validation(work.valid_step, work.valid_feed, work.validate, seed=plan.seed, epoch=epoch)
+        valid_stats = _run_validation(
+            work.valid_step, work.valid_feed, work.validate, plan.valid_batch_size, seed=plan.seed, epoch=epoch
+        )
         _check_finite(valid_stats, epoch)
         state.strategy.update(train_stats if state.strategy.source == "train" else valid_stats)
         for vector in state.strategy.weights.vectors():  # machines may differ in the last bit of an exponential
@@ -105,7 +107,15 @@ def fit(
 
 
 def validate(
-    model: Classifier, images: Images, objective: Objective, attack: PGD, num_classes: int, *, seed: int, epoch: int
+    model: Classifier,
+    images: Images,
+    objective: Objective,
+    attack: PGD,
+    num_classes: int,
+    *,
+    seed: int,
+    epoch: int,
+    batch_size: int = VALID_BATCH,
 ) -> ClassStats:
     """The class table of held-out images, as `ValidStep` says; the model is expected in evaluation mode."""
     engine, device = Engine(), images.x.device
@@ -119,17 +129,17 @@ def validate(
         stats=ClassStats(num_classes, device),
         generator=torch.Generator(device),
     )
-    return _run_validation(step, Resident(images, device), step, seed=seed, epoch=epoch)
+    return _run_validation(step, Resident(images, device), step, batch_size, seed=seed, epoch=epoch)
 
 
 def _run_validation(
-    step: ValidStep, feed: Feed, take: Callable[[Tensor], None], *, seed: int, epoch: int
+    step: ValidStep, feed: Feed, take: Callable[[Tensor], None], batch_size: int, *, seed: int, epoch: int
 ) -> ClassStats:
     step.stats.reset()
     step.generator.manual_seed(rng.derive_seed(seed, "valid", epoch))
     with _own_global_generator(step.data.y.device):
         torch.manual_seed(rng.derive_seed(seed, "valid model", epoch, *step.team.apart))
-        for index in feed.batches(torch.arange(len(feed)), VALID_BATCH):
+        for index in feed.batches(torch.arange(len(feed)), batch_size):
             take(index)
     return step.stats.copy()
 

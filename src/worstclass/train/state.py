@@ -9,6 +9,8 @@ from worstclass.attacks import PGD
 from worstclass.data import Augment
 from worstclass.types import Classifier, ClassStrategy
 
+VALID_BATCH = 500
+
 
 @dataclass(frozen=True, kw_only=True)
 class Plan:
@@ -32,6 +34,11 @@ class Plan:
     def batch_size_for(self, size: int) -> int:
         """The batch size on a data set that may be smaller than a batch."""
         return min(self.batch_size, size)
+
+    @property
+    def valid_batch_size(self) -> int:
+        """Images of validation at a time: where memory is short, a smaller batch makes this one smaller too."""
+        return min(4 * self.batch_size, VALID_BATCH)
 
 
 @dataclass

@@ -19,8 +19,6 @@ from worstclass.train.state import Plan, State
 from worstclass.train.step import Health, TrainStep, ValidStep
 from worstclass.types import Classifier, Objective
 
-VALID_BATCH = 500
-
 
 class Work(NamedTuple):
     """The two steps, the batches for each, how the engine takes it (called with the indices of a batch), and which."""
@@ -60,7 +58,7 @@ def prepare(
     share(state.model, team)
     feed, valid_feed = (
         make_feed(images, device, window=size, limit=data_limit)
-        for images, size in ((train, batch_size), (valid, VALID_BATCH))
+        for images, size in ((train, batch_size), (valid, plan.valid_batch_size))
     )
     try:
         return _prepare(state, feed, valid_feed, objective, plan, engine, team, on_fallback)
@@ -101,7 +99,7 @@ def _prepare(
     train, valid = feed.images, valid_feed.images
     device, num_classes = train.y.device, len(state.strategy.weights.natural)
     engine.set_up(device)
-    few = to_float(valid.x[:VALID_BATCH])
+    few = to_float(valid.x[: plan.valid_batch_size])
     losses, view = engine.forwards(state.model, objective, few, on_fallback=on_fallback)
     step = TrainStep(
         model=state.model,
@@ -130,7 +128,7 @@ def _prepare(
         generator=torch.Generator(device),
         team=team,
     )
-    valid_sizes = {len(part) for part in torch.arange(len(valid_feed)).split(VALID_BATCH)}
+    valid_sizes = {len(part) for part in torch.arange(len(valid_feed)).split(plan.valid_batch_size)}
     take = engine.prepare(step, [plan.batch_size_for(len(feed))], step.touched(), step.generator)
     state.model.eval()
     validate = engine.prepare(valid_step, sorted(valid_sizes), [], valid_step.generator)
