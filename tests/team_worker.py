@@ -30,6 +30,7 @@ def train(team: Team, config: dict[str, Any], out: str, resume: bool = False, co
             run(engine=Engine(fast=True))
     else:
         run(resume=resume)
+    assert team.leads or not lines  # one speaks for all
     if team.leads:
         Path(out, "lines.json").write_text(json.dumps(lines))
 

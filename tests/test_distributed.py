@@ -79,15 +79,17 @@ def apart(one: Path, other: Path) -> float:
 def runs(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Every method trained by one, two and three processes; a network with BatchNorm, and an awkward validation part.
 
-    Its 501 images leave a batch of one, of which two of three processes have nothing.
+    Its images leave a batch of one, of which two of three processes have nothing.
     """
     root = tmp_path_factory.mktemp("team")
-    data, odd = write_tiny_npz(root / "tiny.npz"), write_tiny_npz(root / "odd.npz", per_class=223)
+    data, odd = write_tiny_npz(root / "tiny.npz"), write_tiny_npz(root / "odd.npz", per_class=86)
     configs = {method: settings(data, method) for method in METHODS}
     configs["normed"] = settings(data, "wat", model="team_models:normed", epochs=8)
-    configs["odd"] = settings(odd, "wat", epochs=1, valid_fraction=0.75)
+    configs["odd"] = settings(odd, "wat", epochs=1, valid_fraction=0.5)
     for name, values in configs.items():
         train_run(make_config(values), root / f"1-{name}", allow_code=True)
+    alone = open_run(root / "1-odd")
+    assert alone.about["valid_images"] % alone.config.make_plan().valid_batch_size == 1
     attacks = ["pgd-20", "autoattack"]
     subject = run_subject(open_run(root / "1-normed"), allow_code=True)
     evaluate_subject(subject, attacks, root / "1-outcomes")
