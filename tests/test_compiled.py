@@ -1,20 +1,21 @@
 """What the compiler makes of a model: one graph, for many runs, and found again by the next process."""
 
+import inspect
 import shutil
+from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 from torch import Tensor, nn
-from torch._dynamo.utils import counters
-from torch._inductor.utils import fresh_cache
 
+import worstclass
 from worstclass.attacks import fused
 from worstclass.attacks.folding import fold
 from worstclass.models import SmallCNN, make_model
 from worstclass.models.normalization import Head
-from worstclass.train import engine
-from worstclass.train.engine import Engine, OneGraph
+from worstclass.objectives import Natural
+from worstclass.train.engine import OPERATIONS, Engine, OneGraph, keep_traces
 
 needs_compiler = pytest.mark.skipif(shutil.which("g++") is None, reason="needs a compiler")
 
@@ -55,37 +56,53 @@ def test_one_process_compiles_for_many_runs() -> None:
         torch.compile(folded, backend="eager", fullgraph=True, dynamic=False)(x)
 
 
+class Small(nn.Module):
+    """An operation of ours, and a head."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.weight, self.head = nn.Parameter(torch.ones(4, 1, 3, 3)), Head(4, 3)
+
+    def forward(self, x: Tensor) -> Tensor:
+        logits: Tensor = self.head(fused.fused_conv(x, self.weight, x.new_zeros(4), None, [1, 1], [1, 1], [1, 1], 1))
+        return logits
+
+
 @needs_compiler
 @pytest.mark.filterwarnings("default")
 def test_what_was_traced_is_found_again_unless_our_operations_have_changed(monkeypatch: pytest.MonkeyPatch) -> None:
     """A head leaves autocast, and torch by itself keeps no graph that does. Of our operations it compares the names."""
+    import torch._inductor.config as compiler
+    from torch._dynamo.utils import counters
+    from torch._inductor.utils import fresh_cache
 
-    class Small(nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.weight, self.head = nn.Parameter(torch.ones(4, 1, 3, 3)), Head(4, 3)
+    monkeypatch.setattr(compiler, "unsafe_marked_cacheable_functions", {})
 
-        def forward(self, x: Tensor) -> Tensor:
-            logits: Tensor = self.head(
-                fused.fused_conv(x, self.weight, x.new_zeros(4), None, [1, 1], [1, 1], [1, 1], 1)
-            )
-            return logits
-
-    def compile_anew() -> tuple[dict[str, int], Tensor]:
+    def compile_anew(module: str) -> tuple[dict[str, int], Tensor]:
         """By a new process, as far as the compiler is concerned."""
         torch._dynamo.reset()
         counters.clear()
-        Engine(fast=True).set_up(torch.device("cpu"))
         torch.manual_seed(1)
-        x = pictures(2).requires_grad_()
-        (slope,) = torch.autograd.grad(torch.compile(Small(), dynamic=False)(x).square().sum(), x)
+        x, model = pictures(2).requires_grad_(), Small()
+        monkeypatch.setattr(Small, "__module__", module)
+        keep_traces(model, Natural())
+        (slope,) = torch.autograd.grad(torch.compile(model, dynamic=False)(x).square().sum(), x)
         return {name: number for name, number in counters["aot_autograd"].items() if "cache" in name}, slope
 
     with fresh_cache():
-        first, slope = compile_anew()
-        again, same = compile_anew()
-        monkeypatch.setattr(engine, "OPERATIONS", (fused,))  # other code
-        changed, _ = compile_anew()
+        first, slope = compile_anew("worstclass.small")
+        again, same = compile_anew("worstclass.small")
+        foreign, _ = compile_anew("theirs")  # with operations that we do not know of, perhaps
+        source = inspect.getsource
+        monkeypatch.setattr(inspect, "getsource", lambda part: source(part) + "# another line")
+        changed, _ = compile_anew("worstclass.small")
     assert first == changed == {"autograd_cache_miss": 1, "autograd_cache_saved": 1}
     assert again == {"autograd_cache_hit": 1}
     assert torch.equal(slope, same)
+    assert foreign == {"autograd_cache_bypass": 1}
+
+
+def test_all_our_operations_are_in_the_key() -> None:
+    package = Path(worstclass.__file__).parent
+    defining = {path for path in package.rglob("*.py") if "library.custom_op(" in path.read_text(encoding="utf-8")}
+    assert defining == {Path(str(module.__file__)) for module in OPERATIONS}

@@ -19,7 +19,7 @@ from worstclass.attacks import APGD, PGD, Ensemble, Square, pgd
 from worstclass.card import make_card
 from worstclass.data import Images, open_source
 from worstclass.errors import AttackError, UserError
-from worstclass.evaluate import Event, check_inside, evaluate
+from worstclass.evaluate import Event, batch_that_fits, check_inside, evaluate, memory_of_a_gradient
 from worstclass.keeper import ABOUT, SELECTED
 from worstclass.metrics import per_class_accuracy
 from worstclass.outcomes import Outcomes, Progress
@@ -74,6 +74,15 @@ def test_batch_size_does_not_matter(run: Run) -> None:
     assert whole.labels.tolist() == parts.labels.tolist()
     for name in whole.predictions:
         assert np.array_equal(whole.predictions[name], parts.predictions[name])
+
+
+def test_what_an_image_takes_is_measured() -> None:
+    """The image and the ReLU's values, once each; not the weights, and not what other layers see of the same memory."""
+    x = torch.rand(6, 1, 8, 8)
+    model = nn.Sequential(nn.Conv2d(1, 4, 3, padding=1), nn.ReLU(), nn.Flatten(), nn.Linear(256, 3))
+    assert memory_of_a_gradient(model, x) == 4 * (64 + 4 * 64)
+    assert memory_of_a_gradient(nn.Sequential(nn.Flatten(), nn.Linear(64, 3)).requires_grad_(False), x) == 0
+    assert batch_that_fits(model, Images((255 * x).byte(), torch.zeros(6, dtype=torch.int64))) == 500
 
 
 def test_equal_evaluations_give_equal_bytes(run: Run, tmp_path: Path) -> None:

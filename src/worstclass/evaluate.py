@@ -23,8 +23,9 @@ from worstclass.team import ALONE, Team
 from worstclass.types import BallAttack, Classifier
 
 BATCH, LARGEST_BATCH = 500, 5000  # images at a time, and at most; a GPU is not busy with few
-MEMORY = 0.5  # of what is free on a GPU, for images and what their gradients need
+MEMORY = 0.5  # of what is free on a GPU
 TRIED_IMAGES = 32  # to find out what they need
+COPIES = 10  # of an image, that an attack keeps
 FORWARD_ONLY_ROWS = 4  # a batch without gradients may be this many times larger
 TOLERANCE = 1e-6  # of float32 at 1, with room
 
@@ -57,7 +58,7 @@ def evaluate(
 ) -> Outcomes:
     """Predictions on clean images and under each attack, in evaluation mode.
 
-    Random starts are a function of (seed, sample), so the answer does not depend on the batch size, which is
+    Random starts are a function of (seed, sample), so the verdicts do not depend on the batch size, which is
     `batch_that_fits` unless given. An attack that leaves its ball or [0, 1], or (with `must_harm`) after which the
     model is right more often, is an `AttackError`.
     Attacks search in `precision`, those that stop at the first success (AutoAttack and its parts) on a faster view of
@@ -67,7 +68,7 @@ def evaluate(
     same outcomes; progress and passes are each one's own.
     """
     model.eval()
-    batch_size = batch_size or batch_that_fits(model, images)
+    batch_size = batch_that_fits(model, images) if batch_size is None else batch_size
     trial = _Trial(model, images, seed, batch_size, progress or Progress(), notify or (lambda _: None), team)
     with allow_tf32(False), on(trial.a_batch().device):  # no TF32 in a number that is reported
         outcomes = _evaluate(trial, attacks, precision, passes)
@@ -269,24 +270,32 @@ class _Elimination:
 
 
 def batch_that_fits(model: Classifier, images: Images) -> int:
-    """Images at a time: 500, and on a GPU as many as half of its free memory takes, up to 5000.
-
-    What an image takes is measured by a gradient to a few of them, in the model's own precision.
-    """
+    """Images at a time: 500, and on a GPU as many as half of its free memory takes, up to 5000."""
     x, _ = as_input(model, images.select(torch.arange(min(TRIED_IMAGES, len(images)), device=images.y.device)))
     if not x.is_cuda or len(x) == 0:
         return BATCH
     with on(x.device), torch.random.fork_rng([x.device]):  # a model may draw
+        each = memory_of_a_gradient(model, x) + FORWARD_ONLY_ROWS * COPIES * x[0].nbytes
         torch.cuda.empty_cache()
-        torch.cuda.reset_peak_memory_stats()
-        before = torch.cuda.memory_allocated()
-        with torch.enable_grad():
-            total = model(x.requires_grad_()).sum()
-            if total.requires_grad:  # an attack need not ask for gradients, and a model need not have them
-                torch.autograd.grad(total, x)
-        each = (torch.cuda.max_memory_allocated() - before) / len(x)
         free, _ = torch.cuda.mem_get_info()
     return max(1, min(int(MEMORY * free / each), LARGEST_BATCH))
+
+
+def memory_of_a_gradient(model: Classifier, x: Tensor) -> float:
+    """Bytes that a model keeps of each image for a gradient to it, in its own precision; its weights do not count."""
+    weights = {tensor.untyped_storage().data_ptr() for tensor in (*model.parameters(), *model.buffers())}
+    kept: dict[int, int] = {}
+
+    def keep(tensor: Tensor) -> Tensor:
+        storage = tensor.untyped_storage()
+        kept[storage.data_ptr()] = storage.nbytes()
+        return tensor
+
+    with torch.enable_grad(), torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor):
+        logits = model(x.detach().requires_grad_())
+    total = sum(size for place, size in kept.items() if place not in weights)
+    del logits  # until here it held what was kept, each in a place of its own
+    return total / len(x)
 
 
 def as_input(model: Classifier, images: Images) -> tuple[Tensor, Tensor]:

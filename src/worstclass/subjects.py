@@ -132,7 +132,7 @@ def evaluate_subject(
     if transfer:
         _check_transfer(subject, transfer)
     model = subject.model.to(device).eval()
-    batch_size = batch_size or batch_that_fits(model, subject.images)
+    batch_size = batch_that_fits(model, subject.images) if batch_size is None else batch_size
     team.check_same(json.dumps([about, list(attacks), precision]), "the processes were not started alike.")
 
     def attack_all() -> tuple[Outcomes, Progress]:
@@ -170,7 +170,7 @@ def evaluate_subject(
         findings += check_outcomes(outcomes, attacks)
         card = make_card(outcomes, subject.class_names, attacks, about=about, base=base_outcomes)
         for name in searched:
-            card["columns"][name]["search_precision"] = precision
+            card["columns"][name] |= {"search_precision": precision, "batch_size": batch_size}
         if earlier is not None:  # the same weights on the same images: what was known of a column stays known
             before = load_card(out)
             findings = merge(load_findings(before), findings)

@@ -25,6 +25,7 @@ from worstclass.types import Classifier, Losses, Objective
 WARM_UP_STEPS = 3
 RECOMPILE_LIMIT = 256  # of one function in a process; torch's own, 8, is used up by a few runs
 OPERATIONS = (fused, synced)  # modules with operations of our own
+OURS = ("worstclass.", "torch.nn.")  # modules whose code is in the key, or torch's own
 LEAVING_AUTOCAST = ("torch.amp.autocast_mode._enter_autocast", "torch.amp.autocast_mode._exit_autocast")
 LossesOf = Callable[[Tensor, Tensor, Tensor], Losses]  # of images, attacked images and labels
 
@@ -132,6 +133,7 @@ class Engine:
             )
         refresh = folded.refresh if folded else lambda: None
         if self.fast:
+            keep_traces(model, objective)
             losses = torch.compile(losses, dynamic=False)
             attacked = OneGraph(torch.compile(attacked, dynamic=False))
             refresh = torch.compile(refresh, dynamic=False) if folded else refresh
@@ -145,7 +147,9 @@ class Engine:
     def set_up(self, device: torch.device) -> None:
         """Set what torch keeps globally: TF32 matrix products, or strict float32; how it compiles; determinism."""
         if self.fast:
-            set_up_compiler()
+            dynamo: Any = importlib.import_module("torch._dynamo.config")
+            if hasattr(dynamo, "recompile_limit"):  # older torch has another name for it
+                dynamo.recompile_limit = max(dynamo.recompile_limit, RECOMPILE_LIMIT)
         if device.type != "cuda":
             return
         torch.cuda.set_device(device)  # graphs are captured and replayed on the current one
@@ -174,20 +178,25 @@ class Engine:
             return Captured(work, sizes, touched, generator)
 
 
-def set_up_compiler() -> None:
-    """Let one process compile for many runs, and a later one find what was traced.
+def keep_traces(model: Classifier, objective: Objective) -> None:
+    """Let a later process find what is traced now.
 
-    torch keeps no traced graph that leaves autocast, as a `Head` does, unless it is allowed to under a key. In such a
-    graph are the gradients of our own operations, which it does not look at when it asks whether the graph is known:
-    the key is their code.
+    Whether it has a graph already torch asks by the names of the operations in it. The gradients of ours, which it
+    traced, may have changed since: their code is made part of its key. It keeps no graph that leaves autocast, as a
+    `Head` does, unless told to; it is told so of models that are ours throughout.
     """
-    dynamo: Any = importlib.import_module("torch._dynamo.config")
-    if hasattr(dynamo, "recompile_limit"):  # older torch has another name for it
-        dynamo.recompile_limit = max(dynamo.recompile_limit, RECOMPILE_LIMIT)
     compiler: Any = importlib.import_module("torch._inductor.config")
-    if hasattr(compiler, "unsafe_marked_cacheable_functions"):
+    if not hasattr(compiler, "unsafe_marked_cacheable_functions"):
+        return
+    try:
         code = hashlib.sha256("".join(map(inspect.getsource, OPERATIONS)).encode()).hexdigest()
-        compiler.unsafe_marked_cacheable_functions |= dict.fromkeys(LEAVING_AUTOCAST, code)
+    except OSError:  # installed without its source
+        return
+    ours = all(type(part).__module__.startswith(OURS) for part in (*model.modules(), objective))
+    others = {k: v for k, v in compiler.unsafe_marked_cacheable_functions.items() if k not in LEAVING_AUTOCAST}
+    compiler.unsafe_marked_cacheable_functions = (
+        others | {"worstclass": code} | (dict.fromkeys(LEAVING_AUTOCAST, code) if ours else {})
+    )
 
 
 class Captured:
