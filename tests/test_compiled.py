@@ -69,7 +69,7 @@ class Small(nn.Module):
 
 
 @needs_compiler
-@pytest.mark.filterwarnings("default")
+@pytest.mark.filterwarnings("default", "ignore:.torch.jit.script_method")
 def test_what_was_traced_is_found_again_unless_our_operations_have_changed(monkeypatch: pytest.MonkeyPatch) -> None:
     """A head leaves autocast, and torch by itself keeps no graph that does. Of our operations it compares the names."""
     import torch._inductor.config as compiler
