@@ -3,6 +3,7 @@
 import inspect
 import shutil
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -15,6 +16,7 @@ from worstclass.attacks.folding import fold
 from worstclass.models import SmallCNN, make_model
 from worstclass.models.normalization import Head
 from worstclass.objectives import Natural
+from worstclass.train import engine as engine_module
 from worstclass.train.engine import OPERATIONS, Engine, OneGraph, keep_traces
 
 needs_compiler = pytest.mark.skipif(shutil.which("g++") is None, reason="needs a compiler")
@@ -106,3 +108,15 @@ def test_all_our_operations_are_in_the_key() -> None:
     package = Path(worstclass.__file__).parent
     defining = {path for path in package.rglob("*.py") if "library.custom_op(" in path.read_text(encoding="utf-8")}
     assert defining == {Path(str(module.__file__)) for module in OPERATIONS}
+
+
+@pytest.mark.parametrize("deterministic", [False, True])
+def test_convolutions_are_measured_for_the_captured_work_alone(
+    deterministic: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seen: list[bool] = []
+    monkeypatch.setattr(engine_module, "Captured", lambda *_: seen.append(torch.backends.cudnn.benchmark))
+    there: Any = SimpleNamespace(device=torch.device("cuda"))
+    Engine(fast=True, deterministic=deterministic).prepare(lambda _: None, [1], [], there)
+    assert seen == [not deterministic]
+    assert not torch.backends.cudnn.benchmark

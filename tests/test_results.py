@@ -7,6 +7,7 @@ import pytest
 
 from worstclass.card import measure
 from worstclass.config import make_config, read_recipe
+from worstclass.metrics import compare
 from worstclass.outcomes import ANY, Outcomes
 from worstclass.report.tables import percent
 from worstclass.runs import open_run
@@ -52,3 +53,15 @@ def test_a_published_run(folder: Path) -> None:
     assert np.array_equal(held, outcomes.predictions["autoattack"] == outcomes.labels)
     for name, predicted in outcomes.predictions.items():  # AutoAttack is the strongest there is here
         assert held.mean() <= (predicted == outcomes.labels).mean(), name
+
+
+@pytest.mark.parametrize(
+    ("name", "attack"), [("wat-reference", "autoattack"), ("wat", "autoattack"), ("wat-reference", "natural")]
+)
+def test_published_differences_to_frl_rwrm_are_those_of_the_outcomes(name: str, attack: str) -> None:
+    ours, theirs = (Outcomes.load(ROOT / f"cifar10-resnet18-{each}-seed1" / OUTCOMES) for each in (name, "frl-rwrm"))
+    found = compare(ours.labels, ours.predictions[attack], theirs.predictions[attack], 10)
+    text = (ROOT / "README.md").read_text()
+    for gap in (found.avg_difference, found.worst_difference):
+        value, low, high = (round(100 * end, 1) + 0.0 for end in (gap.value, gap.low, gap.high))  # no -0.0
+        assert f" {value} [{low}, {high}]" in text

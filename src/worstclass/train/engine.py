@@ -25,7 +25,7 @@ from worstclass.types import Classifier, Losses, Objective
 WARM_UP_STEPS = 3
 RECOMPILE_LIMIT = 256  # of one function in a process; torch's own, 8, is used up by a few runs
 OPERATIONS = (fused, synced)  # modules with operations of our own
-OURS = ("worstclass.", "torch.nn.")  # modules whose code is in the key, or torch's own
+OURS = ("worstclass.", "torch.nn.")  # what is defined there has no operations but those and torch's
 LEAVING_AUTOCAST = ("torch.amp.autocast_mode._enter_autocast", "torch.amp.autocast_mode._exit_autocast")
 LossesOf = Callable[[Tensor, Tensor, Tensor], Losses]  # of images, attacked images and labels
 
