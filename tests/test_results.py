@@ -56,10 +56,17 @@ def test_a_published_run(folder: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "attack"), [("wat-reference", "autoattack"), ("wat", "autoattack"), ("wat-reference", "natural")]
+    ("name", "other", "attack"),
+    [
+        ("wat-reference", "frl-rwrm", "autoattack"),
+        ("wat", "frl-rwrm", "autoattack"),
+        ("wat-reference", "frl-rwrm", "natural"),
+        ("frl-rwrm", "frl-rw", "autoattack"),
+        ("wat-reference", "frl-rw", "autoattack"),
+    ],
 )
-def test_published_differences_to_frl_rwrm_are_those_of_the_outcomes(name: str, attack: str) -> None:
-    ours, theirs = (Outcomes.load(ROOT / f"cifar10-resnet18-{each}-seed1" / OUTCOMES) for each in (name, "frl-rwrm"))
+def test_published_differences_are_those_of_the_outcomes(name: str, other: str, attack: str) -> None:
+    ours, theirs = (Outcomes.load(ROOT / f"cifar10-resnet18-{each}-seed1" / OUTCOMES) for each in (name, other))
     found = compare(ours.labels, ours.predictions[attack], theirs.predictions[attack], 10)
     text = (ROOT / "README.md").read_text()
     for gap in (found.avg_difference, found.worst_difference):
