@@ -232,9 +232,9 @@ def test_the_weight_of_a_class(runs: dict[str, Path], tmp_path: Path) -> None:
         folders.append(run.folder)
     figure, remarks = draw_figure("figure3", folders)
     average = figure.axes[0].get_lines()[0]
-    assert np.allclose(average.get_xdata(), [0.05, 0.25])
+    assert np.allclose(average.get_xdata(orig=False), [0.05, 0.25])
     cards = [json.loads((folder / "card.json").read_text())["columns"]["pgd-20"] for folder in folders]
-    assert np.allclose(average.get_ydata(), [100 * card["average"]["value"] for card in cards])
+    assert np.allclose(average.get_ydata(orig=False), [100 * card["average"]["value"] for card in cards])
     assert len(remarks) == 3
 
 

@@ -148,8 +148,8 @@ class Engine:
         """Set what torch keeps globally: TF32 matrix products, or strict float32; how it compiles; determinism."""
         if self.fast:
             dynamo: Any = importlib.import_module("torch._dynamo.config")
-            if hasattr(dynamo, "recompile_limit"):  # older torch has another name for it
-                dynamo.recompile_limit = max(dynamo.recompile_limit, RECOMPILE_LIMIT)
+            name = "recompile_limit" if hasattr(dynamo, "recompile_limit") else "cache_size_limit"  # before torch 2.7
+            setattr(dynamo, name, max(getattr(dynamo, name), RECOMPILE_LIMIT))
         if device.type != "cuda":
             return
         torch.cuda.set_device(device)  # graphs are captured and replayed on the current one
@@ -182,18 +182,20 @@ def keep_traces(model: Classifier, objective: Objective) -> None:
     """Let a later process find what is traced now.
 
     Whether it has a graph already torch asks by the names of the operations in it. The gradients of ours, which it
-    traced, may have changed since: their code is made part of its key. It keeps no graph that leaves autocast, as a
-    `Head` does, unless told to; it is told so of models that are ours throughout.
+    traced, may have changed since: their code is made part of its key, and where that cannot be, nothing is kept. From
+    2.12 on it keeps no graph that leaves autocast, as a `Head` does, unless told to; it is told so of models that are
+    ours throughout.
     """
     compiler: Any = importlib.import_module("torch._inductor.config")
-    if not hasattr(compiler, "unsafe_marked_cacheable_functions"):
-        return
     try:
+        marked = compiler.unsafe_marked_cacheable_functions
         code = hashlib.sha256("".join(map(inspect.getsource, OPERATIONS)).encode()).hexdigest()
-    except OSError:  # installed without its source
+    except (AttributeError, OSError):  # torch before 2.8, or we are installed without our source
+        tracing: Any = importlib.import_module("torch._functorch.config")
+        tracing.enable_autograd_cache = False
         return
     ours = all(type(part).__module__.startswith(OURS) for part in (*model.modules(), objective))
-    others = {k: v for k, v in compiler.unsafe_marked_cacheable_functions.items() if k not in LEAVING_AUTOCAST}
+    others = {k: v for k, v in marked.items() if k not in LEAVING_AUTOCAST}
     compiler.unsafe_marked_cacheable_functions = (
         others | {"worstclass": code} | (dict.fromkeys(LEAVING_AUTOCAST, code) if ours else {})
     )
