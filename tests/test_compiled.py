@@ -14,6 +14,7 @@ from torch import Tensor, nn
 import worstclass
 from worstclass.attacks import fused
 from worstclass.attacks.folding import fold
+from worstclass.errors import UserError
 from worstclass.models import SmallCNN, make_model
 from worstclass.models.normalization import Head
 from worstclass.objectives import Natural
@@ -137,3 +138,12 @@ def test_convolutions_are_measured_for_the_captured_work_alone(
     Engine(fast=True, deterministic=deterministic).prepare(lambda _: None, [1], [], there)
     assert seen == [not deterministic]
     assert not torch.backends.cudnn.benchmark
+
+
+def test_before_torch_2_9_the_fast_engine_is_not_called_deterministic(monkeypatch: pytest.MonkeyPatch) -> None:
+    import torch._inductor.config as compiler
+
+    monkeypatch.delattr(compiler, "deterministic", raising=False)
+    with pytest.raises(UserError, match=r"from torch 2\.9 on"):
+        Engine(fast=True, deterministic=True).set_up(torch.device("cpu"))
+    Engine(deterministic=True).set_up(torch.device("cpu"))

@@ -146,6 +146,11 @@ class Engine:
 
     def set_up(self, device: torch.device) -> None:
         """Set what torch keeps globally: TF32 matrix products, or strict float32; how it compiles; determinism."""
+        if self.fast and self.deterministic:
+            compiler: Any = importlib.import_module("torch._inductor.config")
+            if not hasattr(compiler, "deterministic"):
+                raise UserError("the fast engine is deterministic from torch 2.9 on; use the eager one here.")
+            compiler.deterministic = True  # kernels are chosen without measuring
         if self.fast:
             dynamo: Any = importlib.import_module("torch._dynamo.config")
             name = "recompile_limit" if hasattr(dynamo, "recompile_limit") else "cache_size_limit"  # before torch 2.7
@@ -158,9 +163,6 @@ class Engine:
             os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # cuBLAS asks for it
             torch.use_deterministic_algorithms(True)
             torch.backends.cudnn.deterministic, torch.backends.cudnn.benchmark = True, False
-            compiler: Any = importlib.import_module("torch._inductor.config")
-            if hasattr(compiler, "deterministic"):  # kernels are chosen without measuring, torch 2.9 on
-                compiler.deterministic = True
 
     def prepare(
         self,
