@@ -14,12 +14,14 @@ from torch import Tensor, nn
 import worstclass
 from worstclass.attacks import fused
 from worstclass.attacks.folding import fold
+from worstclass.bench.training import possible
 from worstclass.errors import UserError
 from worstclass.models import SmallCNN, make_model
 from worstclass.models.normalization import Head
 from worstclass.objectives import Natural
+from worstclass.options import pick_engine
 from worstclass.train import engine as engine_module
-from worstclass.train.engine import OPERATIONS, Engine, OneGraph, keep_traces
+from worstclass.train.engine import OPERATIONS, Engine, OneGraph, keep_traces, set_determinism
 
 needs_compiler = pytest.mark.skipif(shutil.which("g++") is None, reason="needs a compiler")
 
@@ -75,15 +77,14 @@ class Small(nn.Module):
 @needs_compiler
 @pytest.mark.filterwarnings("default", "ignore:.torch.jit.script_method")
 def test_what_was_traced_is_found_again_unless_our_operations_have_changed(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A head leaves autocast, and torch by itself keeps no graph that does. Of our operations it compares the names."""
+    """A head leaves autocast, and torch by itself keeps no such graph from 2.12 on. Of our operations it compares the
+    names."""
     import torch._inductor.config as compiler
     from torch._dynamo.utils import counters
 
     if not hasattr(compiler, "unsafe_marked_cacheable_functions"):
-        pytest.skip("before torch 2.8 nothing is kept")
+        pytest.skip("before torch 2.8 no graph is kept")
     from torch._inductor.utils import fresh_cache
-
-    monkeypatch.setattr(compiler, "unsafe_marked_cacheable_functions", {})
 
     def compile_anew(module: str, keep: Callable[..., None] = keep_traces) -> tuple[dict[str, int], Tensor]:
         """By a new process, as far as the compiler is concerned."""
@@ -96,7 +97,7 @@ def test_what_was_traced_is_found_again_unless_our_operations_have_changed(monke
         (slope,) = torch.autograd.grad(torch.compile(model, dynamic=False)(x).square().sum(), x)
         return {name: number for name, number in counters["aot_autograd"].items() if "cache" in name}, slope
 
-    with fresh_cache():
+    with compiler.patch(unsafe_marked_cacheable_functions={}), fresh_cache():
         by_itself, _ = compile_anew("theirs", keep=lambda *_: None)  # until 2.11 torch keeps it, later it does not
         first, slope = compile_anew("worstclass.small")
         again, same = compile_anew("worstclass.small")
@@ -110,16 +111,22 @@ def test_what_was_traced_is_found_again_unless_our_operations_have_changed(monke
     assert foreign == by_itself
 
 
-def test_nothing_is_kept_where_our_code_cannot_be_in_the_key(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("missing", ["source", "key"])
+def test_no_graph_is_kept_where_our_code_cannot_be_in_the_key(missing: str, monkeypatch: pytest.MonkeyPatch) -> None:
     import torch._functorch.config as tracing
 
     def no_source(_: object) -> str:
         raise OSError
 
-    monkeypatch.setattr(tracing, "enable_autograd_cache", True)
-    monkeypatch.setattr(inspect, "getsource", no_source)
-    keep_traces(Small(), Natural())
-    assert not tracing.enable_autograd_cache
+    compiler = SimpleNamespace(fx_graph_cache=True)
+    if missing == "source":
+        compiler.unsafe_marked_cacheable_functions = {}
+        monkeypatch.setattr(inspect, "getsource", no_source)
+    monkeypatch.setattr(engine_module, "_compiler", lambda: compiler)
+    with tracing.patch(enable_autograd_cache=True):
+        keep_traces(Small(), Natural())
+        assert not tracing.enable_autograd_cache
+    assert not compiler.fx_graph_cache
 
 
 def test_all_our_operations_are_in_the_key() -> None:
@@ -140,10 +147,29 @@ def test_convolutions_are_measured_for_the_captured_work_alone(
     assert not torch.backends.cudnn.benchmark
 
 
-def test_before_torch_2_9_the_fast_engine_is_not_called_deterministic(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_before_torch_2_10_the_eager_engine_alone_is_deterministic(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(engine_module, "_compiler", SimpleNamespace)
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda _: (9, 0))
+    gpu = torch.device("cuda")
+    assert "fast bf16" in possible(gpu)
+    assert "fast bf16 deterministic" not in possible(gpu)
+    assert pick_engine(None, None, gpu, ours=True).fast
+    assert pick_engine(None, None, gpu, ours=True, deterministic=True) == Engine(precision="tf32", deterministic=True)
+    with pytest.raises(UserError, match="--engine eager"):
+        pick_engine("fast", None, gpu, ours=True, deterministic=True)
+    with pytest.raises(UserError, match="--engine eager"):
+        Engine(fast=True, deterministic=True).set_up(torch.device("cpu"))
+
+
+def test_determinism_is_set_and_put_back() -> None:
     import torch._inductor.config as compiler
 
-    monkeypatch.delattr(compiler, "deterministic", raising=False)
-    with pytest.raises(UserError, match=r"from torch 2\.9 on"):
-        Engine(fast=True, deterministic=True).set_up(torch.device("cpu"))
-    Engine(deterministic=True).set_up(torch.device("cpu"))
+    def state() -> tuple[bool, ...]:
+        settings = torch.are_deterministic_algorithms_enabled(), torch.backends.cudnn.deterministic
+        return (*settings, getattr(compiler, "deterministic", settings[0]))
+
+    set_determinism(True)
+    during = state()
+    set_determinism(False)
+    assert during == (True,) * 3
+    assert state() == (False,) * 3

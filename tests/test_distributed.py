@@ -168,9 +168,13 @@ def test_a_rank_that_dies_ends_the_job_and_any_number_of_processes_goes_on(tmp_p
     while not (out / LOG).is_file() or len((out / LOG).read_text().splitlines()) < 3:
         assert process.poll() is None, process.communicate()[1]
         time.sleep(0.02)
-    victim = next(pid for pid in children(process.pid) if environment(pid).get("RANK") == "1")
-    os.kill(victim, signal.SIGKILL)
+    ranks = {environment(pid).get("RANK"): pid for pid in children(process.pid)}
+    os.kill(process.pid, signal.SIGSTOP)  # the launcher might end the other before that has said why it ends
+    os.kill(ranks["1"], signal.SIGKILL)
     killed = time.monotonic()
+    while is_running(ranks["0"]) and time.monotonic() - killed < 15:
+        time.sleep(0.02)
+    os.kill(process.pid, signal.SIGCONT)
     printed, errors = process.communicate(timeout=60)
     assert time.monotonic() - killed < 15
     assert process.returncode != 0
@@ -334,6 +338,11 @@ def children(parent: int) -> list[int]:
             if int((Path("/proc") / str(pid) / "stat").read_text().rpartition(")")[2].split()[1]) == parent:
                 below += [pid, *children(pid)]
     return below
+
+
+def is_running(pid: int) -> bool:
+    """Not so once it has ended, though its parent has not asked for it yet."""
+    return (Path("/proc") / str(pid) / "stat").read_text().rpartition(")")[2].split()[0] != "Z"
 
 
 def environment(pid: int) -> dict[str, str]:

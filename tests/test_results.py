@@ -63,6 +63,8 @@ def test_a_published_run(folder: Path) -> None:
         ("wat-reference", "frl-rwrm", "natural"),
         ("frl-rwrm", "frl-rw", "autoattack"),
         ("wat-reference", "frl-rw", "autoattack"),
+        ("wat", "frl-rw", "autoattack"),
+        ("wat-reference", "frl-rw", "natural"),
     ],
 )
 def test_published_differences_are_those_of_the_outcomes(name: str, other: str, attack: str) -> None:

@@ -7,14 +7,13 @@ import torch
 import typer
 
 from worstclass.bench import bench_autoattack, bench_classes, bench_training, matrix_ceiling
-from worstclass.bench.training import ENGINES, PUBLIC
+from worstclass.bench.training import ENGINES, PUBLIC, possible
 from worstclass.console import attack_progress, print_steps, print_timings, say
 from worstclass.errors import UserError, choose
 from worstclass.models import check_name, runs_user_code
 from worstclass.options import AllowCode, DataDir, Device, Search, pick_device, pick_search
 from worstclass.runs import open_run
 from worstclass.subjects import run_subject
-from worstclass.train.engine import Engine
 
 bench = typer.Typer(add_completion=False, rich_markup_mode=None, help="Measure speed, side by side in one run.")
 
@@ -61,8 +60,8 @@ def bench_training_command(
 ) -> None:
     """A step of TRADES: as public code writes it, tidy, and captured, on random images, one after the other."""
     chosen = pick_device(device)
-    able = [name for name, engine in ENGINES.items() if chosen.type == "cuda" or engine == Engine()]
-    names = [choose("way", name.strip(), [PUBLIC, *able]) for name in ways.split(",")] if ways else [PUBLIC, *able]
+    known = [PUBLIC, *possible(chosen)]
+    names = [choose("way", name.strip(), known) for name in ways.split(",")] if ways else known
     ceiling = matrix_ceiling(chosen)
     times = bench_training(names, model=check_name(model), batch_size=batch_size, steps=steps, device=chosen)
     print_steps(list(times), ceiling, f"{model}, batch {batch_size}, {steps} steps", chosen)

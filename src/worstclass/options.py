@@ -13,7 +13,7 @@ from worstclass.config import parse_number
 from worstclass.errors import UserError, choose, unknown
 from worstclass.execution import Precision
 from worstclass.team import team_size
-from worstclass.train.engine import Engine
+from worstclass.train.engine import NOT_SUPPORTED, Engine
 
 DataDir = Annotated[Path, typer.Option(help="where CIFAR's binary files are, or are downloaded to")]
 Device = Annotated[str, typer.Option(help="auto, cpu or cuda")]
@@ -50,7 +50,7 @@ def pick_engine(
     on_gpu = device.type == "cuda"
     able = on_gpu and torch.cuda.get_device_capability(device) >= (8, 0)
     name = choose("engine", engine or "auto", ("auto", "eager", "fast"))
-    fast = able if name == "auto" else name == "fast"
+    fast = able and Engine(fast=True, deterministic=deterministic).supported if name == "auto" else name == "fast"
     if fast and not on_gpu:
         raise UserError("engine 'fast' needs a GPU.")
     kind = choose("precision", precision or "auto", ("auto", *get_args(Precision)))
@@ -58,7 +58,10 @@ def pick_engine(
         kind = "bf16" if fast and able and ours else "tf32" if on_gpu else "fp32"
     if kind != "fp32" and not on_gpu:
         raise UserError(f"precision '{kind}' needs a GPU; a CPU trains in fp32.")
-    return Engine(fast=fast, precision=kind, deterministic=deterministic)
+    picked = Engine(fast=fast, precision=kind, deterministic=deterministic)
+    if not picked.supported:
+        raise UserError(NOT_SUPPORTED)
+    return picked
 
 
 def as_started(about: Mapping[str, Any]) -> tuple[str, str, bool]:

@@ -18,7 +18,7 @@ from worstclass.keeper import LAST, SELECTED
 from worstclass.models import make_model
 from worstclass.objectives import Natural
 from worstclass.runs import open_run, train_run
-from worstclass.train.engine import Captured, Engine
+from worstclass.train.engine import Captured, Engine, set_determinism
 from worstclass.train.state import new_state
 from worstclass.train.work import Work, prepare
 
@@ -210,7 +210,7 @@ def test_a_deterministic_run_in_pieces_is_one_run(precision: Any, tmp_path: Path
             train_run(config, tmp_path / "pieces", on_step=stop, **options)
         train_run(config, tmp_path / "pieces", resume=True, **options)
     finally:
-        torch.use_deterministic_algorithms(False)
+        set_determinism(False)
     assert open_run(tmp_path / "pieces").about["resumed"][0]["engine"]["gpu"] == torch.cuda.get_device_name()
     assert open_run(tmp_path / "pieces").about["engine"]["fast"]
     for name in (LAST, SELECTED):

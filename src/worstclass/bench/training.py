@@ -17,7 +17,7 @@ from worstclass.execution import allow_tf32, wait
 from worstclass.models import make_model
 from worstclass.objectives import Trades
 from worstclass.strategies import uniform
-from worstclass.train.engine import Engine
+from worstclass.train.engine import Engine, set_determinism
 from worstclass.train.state import Plan, State, new_state
 from worstclass.train.work import prepare
 
@@ -44,6 +44,11 @@ class StepTime(NamedTuple):
     flops: float
     memory: int
     start: float
+
+
+def possible(device: torch.device) -> list[str]:
+    """The keys of `ENGINES` that run on it, with this version of torch."""
+    return [name for name, e in ENGINES.items() if e == Engine() or (device.type == "cuda" and e.supported)]
 
 
 def bench_training(
@@ -75,8 +80,8 @@ def bench_training(
         each, warm = seconds(partial(take, index), steps, device)
         memory = torch.cuda.max_memory_allocated() if device.type == "cuda" else 0
         del take, state, network  # the next one's memory is its own
-        torch.use_deterministic_algorithms(False)
-        torch.backends.cudnn.deterministic = False
+        if name != PUBLIC and ENGINES[name].deterministic:
+            set_determinism(False)
         yield StepTime(name, each, batch_size / each, batch_size * work / each, memory, warm - started)
 
 

@@ -23,6 +23,7 @@ from worstclass.models import synced
 from worstclass.types import Classifier, Losses, Objective
 
 WARM_UP_STEPS = 3
+NOT_SUPPORTED = "the fast engine is deterministic from torch 2.10 on; here the eager one is (--engine eager)."
 RECOMPILE_LIMIT = 256  # of one function in a process; torch's own, 8, is used up by a few runs
 OPERATIONS = (fused, synced)  # modules with operations of our own
 OURS = ("worstclass.", "torch.nn.")  # what is defined there has no operations but those and torch's
@@ -88,6 +89,11 @@ class Engine:
     deterministic: bool = False
 
     @property
+    def supported(self) -> bool:
+        """Whether this torch can do it: kernels that are compiled can be chosen without measuring from 2.10 on."""
+        return not (self.fast and self.deterministic) or hasattr(_compiler(), "deterministic")
+
+    @property
     def memory_format(self) -> torch.memory_format:
         return torch.channels_last if self.fast else torch.contiguous_format
 
@@ -146,11 +152,8 @@ class Engine:
 
     def set_up(self, device: torch.device) -> None:
         """Set what torch keeps globally: TF32 matrix products, or strict float32; how it compiles; determinism."""
-        if self.fast and self.deterministic:
-            compiler: Any = importlib.import_module("torch._inductor.config")
-            if not hasattr(compiler, "deterministic"):
-                raise UserError("the fast engine is deterministic from torch 2.9 on; use the eager one here.")
-            compiler.deterministic = True  # kernels are chosen without measuring
+        if not self.supported:
+            raise UserError(NOT_SUPPORTED)
         if self.fast:
             dynamo: Any = importlib.import_module("torch._dynamo.config")
             name = "recompile_limit" if hasattr(dynamo, "recompile_limit") else "cache_size_limit"  # before torch 2.7
@@ -161,8 +164,8 @@ class Engine:
         set_tf32(self.precision != "fp32")
         if self.deterministic:
             os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # cuBLAS asks for it
-            torch.use_deterministic_algorithms(True)
-            torch.backends.cudnn.deterministic, torch.backends.cudnn.benchmark = True, False
+            torch.backends.cudnn.benchmark = False
+            set_determinism(True)
 
     def prepare(
         self,
@@ -180,27 +183,40 @@ class Engine:
             return Captured(work, sizes, touched, generator)
 
 
+def set_determinism(enabled: bool) -> None:
+    """Algorithms that give the same bits each time, of torch, cuDNN and, where it can, the compiler."""
+    torch.use_deterministic_algorithms(enabled)
+    torch.backends.cudnn.deterministic = enabled
+    if hasattr(_compiler(), "deterministic"):
+        _compiler().deterministic = enabled  # kernels are chosen without measuring
+
+
 def keep_traces(model: Classifier, objective: Objective) -> None:
     """Let a later process find what is traced now.
 
-    Whether it has a graph already torch asks by the names of the operations in it. The gradients of ours, which it
-    traced, may have changed since: their code is made part of its key, and where that cannot be, nothing is kept. From
-    2.12 on it keeps no graph that leaves autocast, as a `Head` does, unless told to; it is told so of models that are
-    ours throughout.
+    Whether it has a graph already torch asks by the names of the operations in it. The code of ours, whose
+    gradients it traced, may have changed since: it is made part of the key, and where it cannot be, no graph is kept.
+    From 2.12 on torch keeps none that leaves autocast, as a `Head` does, unless told to; it is told so of models that
+    are ours throughout.
     """
-    compiler: Any = importlib.import_module("torch._inductor.config")
+    compiler = _compiler()
     try:
         marked = compiler.unsafe_marked_cacheable_functions
         code = hashlib.sha256("".join(map(inspect.getsource, OPERATIONS)).encode()).hexdigest()
     except (AttributeError, OSError):  # torch before 2.8, or we are installed without our source
         tracing: Any = importlib.import_module("torch._functorch.config")
-        tracing.enable_autograd_cache = False
+        tracing.enable_autograd_cache = compiler.fx_graph_cache = False
         return
     ours = all(type(part).__module__.startswith(OURS) for part in (*model.modules(), objective))
     others = {k: v for k, v in marked.items() if k not in LEAVING_AUTOCAST}
     compiler.unsafe_marked_cacheable_functions = (
         others | {"worstclass": code} | (dict.fromkeys(LEAVING_AUTOCAST, code) if ours else {})
     )
+
+
+def _compiler() -> Any:
+    """The settings of torch's compiler; importing it takes a second, and eager runs do without."""
+    return importlib.import_module("torch._inductor.config")
 
 
 class Captured:
