@@ -168,7 +168,7 @@ def test_a_rank_that_dies_ends_the_job_and_any_number_of_processes_goes_on(tmp_p
     while not (out / LOG).is_file() or len((out / LOG).read_text().splitlines()) < 3:
         assert process.poll() is None, process.communicate()[1]
         time.sleep(0.02)
-    ranks = {environment(pid).get("RANK"): pid for pid in children(process.pid)}
+    ranks = {environment(pid).get("RANK"): pid for pid in reversed(children(process.pid))}  # not what they started
     os.kill(process.pid, signal.SIGSTOP)  # the launcher might end the other before that has said why it ends
     os.kill(ranks["1"], signal.SIGKILL)
     killed = time.monotonic()
