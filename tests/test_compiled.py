@@ -2,7 +2,9 @@
 
 import inspect
 import shutil
+import weakref
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -21,7 +23,7 @@ from worstclass.models.normalization import Head
 from worstclass.objectives import Natural
 from worstclass.options import pick_engine
 from worstclass.train import engine as engine_module
-from worstclass.train.engine import OPERATIONS, Engine, OneGraph, keep_traces, set_determinism
+from worstclass.train.engine import OPERATIONS, Captured, Engine, OneGraph, keep_traces, set_determinism
 
 needs_compiler = pytest.mark.skipif(shutil.which("g++") is None, reason="needs a compiler")
 
@@ -145,6 +147,23 @@ def test_convolutions_are_measured_for_the_captured_work_alone(
     Engine(fast=True, deterministic=deterministic).prepare(lambda _: None, [1], [], there)
     assert seen == [not deterministic]
     assert not torch.backends.cudnn.benchmark
+
+
+def test_a_capture_keeps_what_it_recorded(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A graph knows addresses alone: what lay there must live as long."""
+    monkeypatch.setattr(Captured, "_record", staticmethod(lambda *_: None))
+    monkeypatch.setattr(torch.cuda, "synchronize", lambda: None)
+
+    def count(table: Tensor, index: Tensor) -> None:
+        table[index] += 1
+
+    table = torch.zeros(3)
+    kept = weakref.ref(table)
+    captured = Captured(partial(count, table), [1], [], torch.Generator())
+    del table
+    assert kept() is not None
+    del captured
+    assert kept() is None
 
 
 def test_before_torch_2_10_the_eager_engine_alone_is_deterministic(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -104,6 +104,16 @@ def test_weights_and_rate_change_without_a_new_capture_and_nothing_waits() -> No
         assert all(same) if rate == 0 else not any(same)
 
 
+def test_a_step_alone_keeps_its_memory() -> None:
+    """Of what was prepared the step is kept alone; what it writes to is not given to others."""
+    take = prepared("natural", Engine(fast=True), make_model("wrn10-1", num_classes=10, in_channels=3, seed=1)).take
+    torch.cuda.synchronize()
+    others = [torch.full((1 << power,), 7, device=DEVICE) for power in range(7, 20) for _ in range(64)]
+    for number in range(3):
+        take(torch.arange(32 * number, 32 * number + 32, device=DEVICE))
+    assert all(bool((other == 7).all()) for other in others)
+
+
 def test_attacks_compile_to_the_same_images() -> None:
     """Against the compiled view of a model, attacks end where they end against the model itself."""
     images = data(32)

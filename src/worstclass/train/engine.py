@@ -224,7 +224,8 @@ class Captured:
 
     Class weights, margins and the learning rate are tensors that the graph reads, so they change without a new
     capture. Warming up does the work for real; all that it `touched` is put back. Work that waits for the device
-    cannot be captured: it raises, before anything is recorded.
+    cannot be captured: it raises, before anything is recorded. A graph writes to the memory of what it recorded without
+    keeping it, so the work is kept here: memory given back would soon be somebody else's.
     """
 
     def __init__(
@@ -234,6 +235,7 @@ class Captured:
         touched: Sequence[Tensor],
         generator: torch.Generator,
     ) -> None:
+        self._work = work
         before = [tensor.clone() for tensor in touched]
         try:
             self._graphs = {size: self._record(work, size, generator) for size in sizes}
