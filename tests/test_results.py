@@ -1,5 +1,6 @@
 """What results/ publishes follows from the outcomes that lie beside it."""
 
+import re
 from pathlib import Path
 
 import numpy as np
@@ -16,13 +17,17 @@ from worstclass.subjects import CARD, OUTCOMES, load_card
 ROOT = Path(__file__).parents[1] / "results"
 FOLDERS = sorted(path.parent for path in ROOT.rglob(CARD))
 ROWS = {
-    "trades": "TRADES",
-    "wat": "WAT (paper variant)",
-    "wat-reference": "WAT (reference variant)",
-    "frl-rw": "FRL-RW",
-    "frl-rwrm": "FRL-RWRM",
-    "csl": "CSL",
+    "trades-seed1": "TRADES",
+    "wat-seed1": "WAT (paper variant)",
+    "wat-reference-seed1": "WAT (reference variant)",
+    "frl-rw-seed1": "FRL-RW",
+    "frl-rwrm-seed1": "FRL-RWRM",
+    "csl-seed1": "CSL",
+    "wat-reference-seed2": "WAT (reference variant), seed 2",
+    "frl-rwrm-rate-0.05-seed1": "FRL-RWRM, rate 0.05",
 }
+CHANGED = {"wat-reference-seed2": {"seed": 2}, "frl-rwrm-rate-0.05-seed1": {"frl_margin_rate": 0.05}}  # of the recipe
+HEADINGS = {"results": "# Results", "further-runs": "## Further runs", "rounded-pixels": "## With rounded pixels"}
 COLUMNS = ("natural", "pgd-100", "cw", "autoattack")
 
 
@@ -30,18 +35,21 @@ COLUMNS = ("natural", "pgd-100", "cw", "autoattack")
 def test_a_published_run(folder: Path) -> None:
     """Recipe, log, card and outcomes fit together, and the table shows the card."""
     run, card, outcomes = open_run(folder), load_card(folder), Outcomes.load(folder / OUTCOMES)
-    assert run.config == make_config(read_recipe(folder.name.removesuffix(f"-seed{run.config.seed}")))
+    name = folder.name.removeprefix("cifar10-resnet18-")
+    recipe = folder.name.removesuffix(f"-seed{run.config.seed}").removesuffix("-rate-0.05")
+    assert run.config == make_config(read_recipe(recipe) | CHANGED.get(name, {}))
     assert len(run.log) == run.config.epochs
     kept = [line for line in run.log if line["selected"]][-1]
     assert card["about"]["epoch"] == kept["epoch"]
     assert card["about"]["part"] == "test"
     assert np.bincount(outcomes.labels).tolist() == [1000] * 10
-    cells = [ROWS[folder.name.removeprefix("cifar10-resnet18-").removesuffix("-seed1")]]
-    for name in COLUMNS:
-        fresh = measure(outcomes.labels, outcomes.predictions[name], card["class_names"])
+    cells = [ROWS[name]]
+    for column in COLUMNS:
+        fresh = measure(outcomes.labels, outcomes.predictions[column], card["class_names"])
         cells += [percent(fresh["average"]), f"{percent(fresh['worst'])} {fresh['worst']['class']}"]
-    tables = (ROOT / "README.md").read_text().split("\n## With rounded pixels\n")
-    assert f"| {' | '.join(cells)} |" in tables[folder.parent != ROOT].splitlines()
+    text = "\n" + (ROOT / "README.md").read_text()
+    section = text.split(f"\n{HEADINGS[folder.parent.name]}\n")[1].split("\n## ")[0]
+    assert f"| {' | '.join(cells)} |" in section.splitlines()
     for name, predicted in outcomes.predictions.items():
         if name.endswith(ANY):
             continue
@@ -58,19 +66,38 @@ def test_a_published_run(folder: Path) -> None:
 @pytest.mark.parametrize(
     ("name", "other", "attack"),
     [
-        ("wat-reference", "frl-rwrm", "autoattack"),
-        ("wat", "frl-rwrm", "autoattack"),
-        ("wat-reference", "frl-rwrm", "natural"),
-        ("frl-rwrm", "frl-rw", "autoattack"),
-        ("wat-reference", "frl-rw", "autoattack"),
-        ("wat", "frl-rw", "autoattack"),
-        ("wat-reference", "frl-rw", "natural"),
+        ("wat-reference-seed1", "frl-rwrm-seed1", "autoattack"),
+        ("wat-seed1", "frl-rwrm-seed1", "autoattack"),
+        ("wat-reference-seed1", "frl-rwrm-seed1", "natural"),
+        ("frl-rwrm-seed1", "frl-rw-seed1", "autoattack"),
+        ("wat-reference-seed1", "frl-rw-seed1", "autoattack"),
+        ("wat-seed1", "frl-rw-seed1", "autoattack"),
+        ("wat-reference-seed1", "frl-rw-seed1", "natural"),
+        ("wat-reference-seed2", "wat-reference-seed1", "autoattack"),
+        ("wat-reference-seed2", "wat-reference-seed1", "natural"),
+        ("wat-reference-seed2", "trades-seed1", "autoattack"),
+        ("wat-reference-seed1", "trades-seed1", "autoattack"),
+        ("wat-reference-seed2", "frl-rw-seed1", "autoattack"),
+        ("wat-reference-seed2", "frl-rw-seed1", "natural"),
+        ("wat-reference-seed2", "frl-rwrm-seed1", "autoattack"),
+        ("wat-reference-seed2", "frl-rwrm-seed1", "natural"),
+        ("frl-rwrm-rate-0.05-seed1", "frl-rwrm-seed1", "autoattack"),
+        ("frl-rwrm-rate-0.05-seed1", "frl-rwrm-seed1", "pgd-100"),
+        ("frl-rwrm-rate-0.05-seed1", "frl-rwrm-seed1", "cw"),
+        ("frl-rwrm-rate-0.05-seed1", "frl-rwrm-seed1", "natural"),
+        ("wat-reference-seed1", "frl-rwrm-rate-0.05-seed1", "autoattack"),
+        ("wat-reference-seed1", "frl-rwrm-rate-0.05-seed1", "natural"),
     ],
 )
 def test_published_differences_are_those_of_the_outcomes(name: str, other: str, attack: str) -> None:
-    ours, theirs = (Outcomes.load(ROOT / f"cifar10-resnet18-{each}-seed1" / OUTCOMES) for each in (name, other))
+    """The average's and the worst class's, side by side."""
+    paths = {folder.name: folder / OUTCOMES for folder in FOLDERS if folder.parent.name != "rounded-pixels"}
+    ours, theirs = (Outcomes.load(paths[f"cifar10-resnet18-{each}"]) for each in (name, other))
     found = compare(ours.labels, ours.predictions[attack], theirs.predictions[attack], 10)
-    text = (ROOT / "README.md").read_text()
-    for gap in (found.avg_difference, found.worst_difference):
-        value, low, high = (round(100 * end, 1) + 0.0 for end in (gap.value, gap.low, gap.high))  # no -0.0
-        assert f" {value} [{low}, {high}]" in text
+    rounded = [
+        [round(100 * end, 1) + 0.0 for end in (gap.value, gap.low, gap.high)]  # no -0.0
+        for gap in (found.avg_difference, found.worst_difference)
+    ]
+    text = " ".join((ROOT / "README.md").read_text().split())
+    patterns = [rf"{value} \[{low}, {high}\]".replace(".", r"\.") for value, low, high in rounded]
+    assert re.search(rf" {patterns[0]}(?: points)?(?: on average)? and {patterns[1]}", text), patterns
