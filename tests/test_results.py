@@ -2,6 +2,7 @@
 
 import re
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -26,7 +27,10 @@ ROWS = {
     "wat-reference-seed2": "WAT (reference variant), seed 2",
     "frl-rwrm-rate-0.05-seed1": "FRL-RWRM, rate 0.05",
 }
-CHANGED = {"wat-reference-seed2": {"seed": 2}, "frl-rwrm-rate-0.05-seed1": {"frl_margin_rate": 0.05}}  # of the recipe
+CHANGED: dict[str, dict[str, Any]] = {
+    "wat-reference-seed2": {"seed": 2},
+    "frl-rwrm-rate-0.05-seed1": {"frl_margin_rate": 0.05},
+}  # of the recipe
 HEADINGS = {"results": "# Results", "further-runs": "## Further runs", "rounded-pixels": "## With rounded pixels"}
 COLUMNS = ("natural", "pgd-100", "cw", "autoattack")
 
