@@ -98,7 +98,7 @@ def train(
         bool,
         typer.Option(
             "--deterministic",
-            help="the same bits each time on one kind of machine; on a GPU ResNet-18 is a tenth slower",
+            help="the same bits each time on one kind of machine; ResNet-18 is a tenth slower on an H200",
         ),
     ] = False,
     checkpoint_minutes: Annotated[

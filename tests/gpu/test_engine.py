@@ -1,5 +1,6 @@
 """On a GPU: the fast engine computes what the eager one does. `pytest tests/gpu`; skipped without a GPU."""
 
+import gc
 from pathlib import Path
 from typing import Any
 
@@ -107,8 +108,10 @@ def test_weights_and_rate_change_without_a_new_capture_and_nothing_waits() -> No
 def test_a_step_alone_keeps_its_memory() -> None:
     """Of what was prepared the step is kept alone; what it writes to is not given to others."""
     take = prepared("natural", Engine(fast=True), make_model("wrn10-1", num_classes=10, in_channels=3, seed=1)).take
-    torch.cuda.synchronize()
-    others = [torch.full((1 << power,), 7, device=DEVICE) for power in range(7, 20) for _ in range(64)]
+    assert isinstance(take, Captured)
+    gc.collect()
+    others = [torch.full((64,), 7, device=DEVICE) for _ in range(4096)]  # of the allocator's smallest blocks
+    others += [torch.full((1 << power,), 7, device=DEVICE) for power in range(7, 20) for _ in range(64)]
     for number in range(3):
         take(torch.arange(32 * number, 32 * number + 32, device=DEVICE))
     assert all(bool((other == 7).all()) for other in others)
