@@ -5,6 +5,7 @@ import io
 import json
 import re
 import shutil
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +18,7 @@ from safetensors.torch import save_file
 from tiny import tiny_config, write_tiny_npz
 from worstclass.errors import UserError
 from worstclass.outcomes import Outcomes
-from worstclass.report import headline, load_results, rich_table, write_report
+from worstclass.report import figures, headline, load_results, rich_table, write_report
 from worstclass.report.gallery import make_gallery
 from worstclass.report.page import page_data
 from worstclass.report.tables import number, percent, rows
@@ -65,6 +66,37 @@ def test_base_is_chosen_or_given(folders: list[Path]) -> None:
     assert given[0].columns["pgd-5"]["against_base"] == first
     twice = load_results([folders[0], folders[0]])
     assert [result.title for result in twice] == ["TRADES (trades) 1", "TRADES (trades) 2"]
+
+
+def test_runs_of_one_method_are_told_apart_by_their_recipes(folders: list[Path], tmp_path: Path) -> None:
+    recipe = (folders[0] / "recipe.toml").read_text()
+    other: dict[str, dict[str, Any]] = {"second": {"seed": 2}, "third": {"seed": 3, "lr_milestones": list(range(20))}}
+    for name, changes in other.items():
+        shutil.copytree(folders[0], tmp_path / name)
+        lines = [line for line in recipe.splitlines() if line.split(" =")[0] not in changes]
+        lines += [f"{key} = {value}" for key, value in changes.items()]
+        (tmp_path / name / "recipe.toml").write_text("\n".join(lines))
+    first, second, third = folders[0], tmp_path / "second", tmp_path / "third"
+    apart = load_results([first, folders[1], second])
+    assert [result.title for result in apart] == ["TRADES, seed 1", "WAT", "TRADES, seed 2"]
+    long = load_results([first, folders[1], third])
+    assert [result.title for result in long] == ["TRADES (trades)", "WAT", "TRADES (third)"]
+
+
+def test_figures_have_room_for_long_names(folders: list[Path]) -> None:
+    results = load_results(folders)
+    many = [replace(result, title=f"{index}{'long' * 50}") for index, result in enumerate(3 * results)]
+    figure = figures.classwise(many, "pgd-5")
+    figure.draw_without_rendering()
+    (legend,), (axes,) = figure.legends, figure.axes
+    assert axes.get_position().width > 0.8
+    assert axes.get_position().height > 0.4
+    assert legend.get_window_extent().transformed(figure.transFigure.inverted()).x1 < 1
+    figure = figures.training([(result.title, run) for result in many[:2] if (run := result.run)])
+    figure.draw_without_rendering()
+    for left, right in zip(figure.axes[::2], figure.axes[1::2], strict=True):
+        assert left.get_position().width > 0.3
+        assert left.get_position().x1 < right.get_position().x0
 
 
 def test_a_natural_run_is_never_the_base(folders: list[Path], tmp_path: Path) -> None:

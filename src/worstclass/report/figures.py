@@ -6,6 +6,7 @@ from typing import Any
 
 import matplotlib
 import numpy as np
+from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from worstclass.errors import choose
@@ -14,6 +15,7 @@ from worstclass.runs import Run
 
 COLORS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000", "#F0E442")  # Okabe and Ito
 FIGURE_FORMATS = ("svg", "pdf", "png")
+LINE = 120  # characters across a figure
 STYLE: Any = {
     "font.size": 10,
     "axes.spines.top": False,
@@ -30,7 +32,10 @@ STYLE: Any = {
 def classwise(results: Sequence[Result], attack: str) -> Figure:
     """Accuracy of each class under one attack, runs side by side, with exact 95% intervals."""
     with matplotlib.rc_context(STYLE):
-        figure = Figure(figsize=(9, 3.6), layout="constrained")
+        titles = [_short(result.title) for result in results]
+        columns = max(1, LINE // (max(map(len, titles)) + 8))
+        lines = -(-len(titles) // columns)
+        figure = Figure(figsize=(9, 3.6 + 0.22 * lines), layout="constrained")
         axes = figure.subplots()
         names = results[0].class_names
         places, width = np.arange(len(names)), 0.8 / len(results)
@@ -41,7 +46,7 @@ def classwise(results: Sequence[Result], attack: str) -> Figure:
             )
             offset = (index - (len(results) - 1) / 2) * width
             color = COLORS[index % len(COLORS)]
-            axes.bar(places + offset, value, 0.92 * width, color=color, label=result.title)
+            axes.bar(places + offset, value, 0.92 * width, color=color, label=titles[index])
             errors = np.stack([value - low, high - value])
             axes.errorbar(places + offset, value, errors, fmt="none", ecolor="#333333", elinewidth=0.8, capsize=1.5)
             axes.axhline(100 * result.columns[attack]["average"]["value"], color=color, linewidth=1, linestyle="--")
@@ -50,7 +55,7 @@ def classwise(results: Sequence[Result], attack: str) -> Figure:
         axes.set_ylim(0, 100)
         axes.grid(axis="x", visible=False)
         axes.set_title(f"{attack_title(attack)}: accuracy of each class (dashed: average)", loc="left")
-        axes.legend(frameon=False, ncols=len(results), loc="lower right", bbox_to_anchor=(1, 1), borderaxespad=0)
+        figure.legend(frameon=False, ncols=columns, loc="outside upper left")
         return figure
 
 
@@ -62,36 +67,52 @@ def training(runs: Sequence[tuple[str, Run]]) -> Figure:
         for (left, right), (title, run) in zip(panels, runs, strict=True):
             log = run.log
             epochs = [line["epoch"] for line in log]
+            ends = []
             for key, label, style in (
                 ("robust_accuracy", "average", "-"),
                 ("worst_robust_accuracy", "worst class", "--"),
             ):
-                left.plot(epochs, [100 * line["valid"][key] for line in log], style, color=COLORS[0], label=label)
+                accuracy = [100 * line["valid"][key] for line in log]
+                left.plot(epochs, accuracy, style, color=COLORS[0])
+                ends.append((accuracy[-1], label, COLORS[0]))
             kept = [line["epoch"] for line in log if line["selected"]][-1]
             left.axvline(kept, color="#999999", linewidth=0.8)
             left.annotate("kept", (kept, 1), color="#666666", fontsize=8, ha="right", rotation=90, va="bottom")
             left.set_ylim(0, None)
-            left.set_title(f"{title}: validation accuracy under PGD-20 (%)", loc="left")
-            left.legend(frameon=False, loc="center left")
+            left.set_title(f"{_short(title)}\nvalidation accuracy under PGD-20 (%)", loc="left")
+            _name_lines(left, epochs[-1], ends)
             weights = np.array([line["class_weights"] for line in log])
             heavy = set(np.argsort(weights[-1])[::-1][:3].tolist()) if np.ptp(weights) > 1e-6 else set()
+            heaviest = []
             for k, name in enumerate(run.class_names):
                 color = COLORS[1 + sorted(heavy).index(k)] if k in heavy else "#bbbbbb"
-                right.plot(
-                    epochs,
-                    weights[:, k],
-                    color=color,
-                    linewidth=1.6 if k in heavy else 0.9,
-                    label=name if k in heavy else None,
-                )
-            if heavy:
-                right.legend(frameon=False, loc="upper left", title="heaviest at the end", alignment="left")
-            right.set_ylim(min(0.5, 0.95 * weights.min()), max(1.5, 1.05 * weights.max()))
-            right.set_title(f"{title}: class weights in training", loc="left")
+                right.plot(epochs, weights[:, k], color=color, linewidth=1.6 if k in heavy else 0.9)
+                if k in heavy:
+                    heaviest.append((weights[-1, k], _short(name, 16), color))
+            room = max(0.05 * np.ptp(weights), 0.25 * weights.mean())
+            right.set_ylim(weights.min() - room, weights.max() + room)
+            right.set_title("class weights in training", loc="left")
+            _name_lines(right, epochs[-1], heaviest)
             for axes in (left, right):
                 axes.set_xlabel("epoch")
                 axes.xaxis.get_major_locator().set_params(integer=True)
         return figure
+
+
+def _short(title: str, longest: int = 64) -> str:
+    """A title that fits: of a long one, both ends."""
+    half = longest // 2
+    return title if len(title) <= longest else f"{title[:half]}\u2026{title[1 - half :]}"
+
+
+def _name_lines(axes: Axes, x: float, ends: Sequence[tuple[float, str, str]]) -> None:
+    """Names of lines, each with its colour, where they end at `x`; apart where they end close to each other."""
+    low, high = axes.get_ylim()
+    at = low
+    for y, name, color in sorted(ends):
+        at = max(y, at)
+        axes.annotate(name, (x, at), (6, 0), textcoords="offset points", color=color, va="center", fontsize=9)
+        at += 0.08 * (high - low)
 
 
 def save_figure(figure: Figure, path: Path) -> list[Path]:

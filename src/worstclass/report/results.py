@@ -14,6 +14,7 @@ from worstclass.subjects import CARD, OUTCOMES, check_comparable, load_card, loa
 
 NAMES = {"natural": "Natural", "trades": "TRADES", "wat": "WAT", "pgd-at": "PGD-AT", "csl": "CSL"}
 NAMES |= {"frl-rw": "FRL-RW", "frl-rwrm": "FRL-RWRM", "fixed": "Fixed weights"}
+LONGEST_SETTINGS = 40  # characters of a title
 
 
 @dataclass(frozen=True)
@@ -98,10 +99,23 @@ def _evaluated(folder: Path) -> bool:
     return (folder / CARD).is_file() and (folder / OUTCOMES).is_file()
 
 
+def _apart(runs: Sequence[Run | None]) -> list[str]:
+    """The settings in which their recipes differ, each run's own; nothing where that is too long for a title."""
+    recipes = [run.config.model_dump() if run else {} for run in runs]
+    keys = [key for key in Config.model_fields if any(each.get(key) != recipes[0].get(key) for each in recipes)]
+    settings = ["".join(f", {key} {recipe.get(key)}" for key in keys) for recipe in recipes]
+    return settings if max(map(len, settings)) <= LONGEST_SETTINGS else [""] * len(runs)
+
+
 def _titles(folders: Sequence[Path], runs: Sequence[Run | None]) -> list[str]:
-    """The method's name, with the folder's where two share it; of somebody else's model, the folder's."""
+    """The method's name, where runs share it with what tells them apart: their recipes, else the folder's name, else a
+    number; of somebody else's model, the folder's name."""
     titles = [
         folder.name if run is None else method_title(run.config) for folder, run in zip(folders, runs, strict=True)
     ]
+    for title in {title for title in titles if titles.count(title) > 1}:
+        same = [index for index, other in enumerate(titles) if other == title]
+        for index, settings in zip(same, _apart([runs[index] for index in same]), strict=True):
+            titles[index] += settings
     titles = [t if titles.count(t) == 1 else f"{t} ({f.name})" for t, f in zip(titles, folders, strict=True)]
     return [t if titles.count(t) == 1 else f"{t} {titles[: i + 1].count(t)}" for i, t in enumerate(titles)]
