@@ -2,6 +2,7 @@
 
 import base64
 import io
+import itertools
 import json
 import re
 import shutil
@@ -11,11 +12,13 @@ from typing import Any
 
 import numpy as np
 import pytest
+from matplotlib.text import Annotation
 from PIL import Image
 from rich.console import Console
 from safetensors.torch import save_file
 
 from tiny import tiny_config, write_tiny_npz
+from worstclass.console import print_table
 from worstclass.errors import UserError
 from worstclass.outcomes import Outcomes
 from worstclass.report import figures, headline, load_results, rich_table, write_report
@@ -57,6 +60,14 @@ def test_table(folders: list[Path]) -> None:
     assert all(cell in text for row in table for cell in row)
 
 
+def test_a_table_is_wide_rather_than_cut(folders: list[Path], capsys: pytest.CaptureFixture[str]) -> None:
+    results = [replace(result, title="FRL-RWRM, " + "0123456789" * 5) for result in load_results(folders)]
+    print_table(results)
+    shown = capsys.readouterr().out
+    assert "\u2026" not in shown
+    assert all(cell in shown for row in rows(results) for cell in row)
+
+
 def test_base_is_chosen_or_given(folders: list[Path]) -> None:
     swapped = load_results(folders[::-1])
     assert [result.title for result in swapped] == ["WAT", "TRADES"]
@@ -81,22 +92,59 @@ def test_runs_of_one_method_are_told_apart_by_their_recipes(folders: list[Path],
     assert [result.title for result in apart] == ["TRADES, seed 1", "WAT", "TRADES, seed 2"]
     long = load_results([first, folders[1], third])
     assert [result.title for result in long] == ["TRADES (trades)", "WAT", "TRADES (third)"]
+    twice = load_results([first, second, second])
+    assert [result.title for result in twice] == [
+        "TRADES, seed 1",
+        "TRADES, seed 2 (second) 1",
+        "TRADES, seed 2 (second) 2",
+    ]
+    (second / "recipe.toml").write_text(recipe.replace("attack_step_size = 0.02\n", ""))
+    apart = load_results([first, second])
+    assert [result.title for result in apart] == ["TRADES, attack_step_size 0.02", "TRADES, attack_step_size default"]
 
 
-def test_figures_have_room_for_long_names(folders: list[Path]) -> None:
+@pytest.mark.parametrize("title", ["{} " + "long" * 50, "FRL-RWRM, seed {}", "{}"])
+def test_a_legend_fits(title: str, folders: list[Path]) -> None:
     results = load_results(folders)
-    many = [replace(result, title=f"{index}{'long' * 50}") for index, result in enumerate(3 * results)]
+    many = [replace(result, title=title.format(index)) for index, result in enumerate(4 * results)]
     figure = figures.classwise(many, "pgd-5")
     figure.draw_without_rendering()
     (legend,), (axes,) = figure.legends, figure.axes
+    assert len(legend.get_texts()) == len(many)
     assert axes.get_position().width > 0.8
-    assert axes.get_position().height > 0.4
-    assert legend.get_window_extent().transformed(figure.transFigure.inverted()).x1 < 1
-    figure = figures.training([(result.title, run) for result in many[:2] if (run := result.run)])
+    assert axes.get_position().height * figure.get_figheight() > 2.5
+    box = legend.get_window_extent()
+    assert box.x1 < figure.bbox.x1
+    around = axes.get_tightbbox()
+    assert around is not None
+    assert box.y0 >= around.y1
+
+
+@pytest.mark.parametrize(("average", "worst"), [(0.97, 0.96), (0.5, 0.2), (0.01, 0.0)])
+def test_lines_are_named_where_they_end(average: float, worst: float, folders: list[Path], tmp_path: Path) -> None:
+    """None is lost at an edge, and none lies over another."""
+    run = open_run(folders[1])
+    log = [
+        line
+        | {"class_weights": [8.0, 8.1, 8.2]}
+        | {"valid": line["valid"] | {"robust_accuracy": average, "worst_robust_accuracy": worst}}
+        for line in run.log
+    ]
+    (tmp_path / "log.jsonl").write_text("".join(f"{json.dumps(line)}\n" for line in log))
+    figure = figures.training([("A title that goes on " * 10, replace(run, folder=tmp_path))])
     figure.draw_without_rendering()
-    for left, right in zip(figure.axes[::2], figure.axes[1::2], strict=True):
-        assert left.get_position().width > 0.3
-        assert left.get_position().x1 < right.get_position().x0
+    left, right = figure.axes
+    assert left.get_position().width > 0.3
+    for axes, expected in ((left, ["worst class", "average"]), (right, run.class_names)):
+        shown = [text for text in axes.texts if text.get_text() != "kept"]
+        boxes = {text.get_text(): text.get_window_extent() for text in shown}
+        assert sorted(boxes, key=lambda name: boxes[name].y0) == expected
+        assert all(isinstance(text, Annotation) and text.get_annotation_clip() is False for text in shown)
+        assert all(axes.bbox.y0 - 10 < box.y0 and box.y1 < axes.bbox.y1 + 10 for box in boxes.values())
+        assert all(box.x0 > axes.transData.transform((len(log), 0))[0] for box in boxes.values())
+        assert all(box.x1 <= figure.bbox.x1 for box in boxes.values())
+        ordered = sorted(boxes.values(), key=lambda box: box.y0)
+        assert all(low.y1 < high.y0 + 1 for low, high in itertools.pairwise(ordered))
 
 
 def test_a_natural_run_is_never_the_base(folders: list[Path], tmp_path: Path) -> None:

@@ -25,6 +25,7 @@ from worstclass.subjects import PART, PROGRESS, Subject, evaluate_subject
 from worstclass.team import ALONE, Team, follows
 from worstclass.train.engine import Engine
 
+WIDEST_TABLE = 200  # characters; a reason why a run failed may be longer
 console = Console(quiet=follows())
 
 
@@ -164,7 +165,7 @@ def print_timings(timings: Sequence[Timing]) -> None:
             f"{int(timing.standing.sum())}/{len(timing.standing)}",
             f"{alone}",
         )
-    wide_console().print(table)
+    print_wide(table)
     same = (timings[0].standing == timings[-1].standing).mean()
     say(f"Same verdict on {100 * same:.1f}% of the images.")
 
@@ -184,7 +185,7 @@ def print_steps(times: Sequence[StepTime], ceiling: float, title: str, device: t
             f"{each.memory / 2**30:.2f}" if each.memory else "",
             f"{each.start:.1f}",
         )
-    wide_console().print(table)
+    print_wide(table)
     say(f"Ceiling: a large matrix product on this {where} in this run, {ceiling / 1e12:.2f} TFLOP/s.")
 
 
@@ -195,7 +196,7 @@ def print_card(card: dict[str, Any]) -> None:
         worst, variance = column["worst"], column["class_variance"]
         cells = (attack_title(name), percent(column["average"]), percent(worst), worst["class"], number(variance, 4))
         table.add_row(*(Text(visible(cell)) for cell in cells))  # names are not markup
-    wide_console().print(table)
+    print_wide(table)
 
 
 def print_findings(card: dict[str, Any], *, every: bool) -> None:
@@ -214,12 +215,13 @@ def print_table(results: list[Result]) -> None:
     about = results[0].card["about"]
     norm = {"linf": "L-inf", "l2": "L2"}[about["norm"]]
     title = f"{about['data']}, {norm} radius {about['eps']:.4g}, {len(results[0].outcomes.labels)} images"
-    wide_console().print(rich_table(results, visible(title)))
+    print_wide(rich_table(results, visible(title)))
 
 
-def wide_console() -> Console:
-    """Wide enough for a table: on a narrow terminal a line that wraps is better than a number that is cut."""
-    return Console(width=max(console.width, 130), quiet=follows())
+def print_wide(table: Table) -> None:
+    """A table with room for what it holds: on a narrow terminal a line that wraps is better than a cut number."""
+    width = Console(width=WIDEST_TABLE).measure(table).maximum
+    Console(width=max(console.width, width), quiet=follows()).print(table)
 
 
 def tensorboard_writer(folder: Path) -> Callable[[dict[str, Any]], None]:

@@ -15,7 +15,6 @@ from worstclass.runs import Run
 
 COLORS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000", "#F0E442")  # Okabe and Ito
 FIGURE_FORMATS = ("svg", "pdf", "png")
-LINE = 120  # characters across a figure
 STYLE: Any = {
     "font.size": 10,
     "axes.spines.top": False,
@@ -32,12 +31,9 @@ STYLE: Any = {
 def classwise(results: Sequence[Result], attack: str) -> Figure:
     """Accuracy of each class under one attack, runs side by side, with exact 95% intervals."""
     with matplotlib.rc_context(STYLE):
-        titles = [_short(result.title) for result in results]
-        columns = max(1, LINE // (max(map(len, titles)) + 8))
-        lines = -(-len(titles) // columns)
-        figure = Figure(figsize=(9, 3.6 + 0.22 * lines), layout="constrained")
+        figure = Figure(figsize=(9, 3.6), layout="constrained")
         axes = figure.subplots()
-        names = results[0].class_names
+        names = [_short(name, 16) for name in results[0].class_names]
         places, width = np.arange(len(names)), 0.8 / len(results)
         for index, result in enumerate(results):
             classes = result.columns[attack]["classes"]
@@ -46,16 +42,21 @@ def classwise(results: Sequence[Result], attack: str) -> Figure:
             )
             offset = (index - (len(results) - 1) / 2) * width
             color = COLORS[index % len(COLORS)]
-            axes.bar(places + offset, value, 0.92 * width, color=color, label=titles[index])
+            axes.bar(places + offset, value, 0.92 * width, color=color, label=_short(result.title))
             errors = np.stack([value - low, high - value])
             axes.errorbar(places + offset, value, errors, fmt="none", ecolor="#333333", elinewidth=0.8, capsize=1.5)
             axes.axhline(100 * result.columns[attack]["average"]["value"], color=color, linewidth=1, linestyle="--")
-        axes.set_xticks(places, names, rotation=30 if len(names) > 6 else 0, ha="right" if len(names) > 6 else "center")
+        if len(names) > 30:
+            axes.set_xticks(places, names, rotation=90, fontsize=5)
+        elif len(names) > 6 or max(map(len, names)) > 10:
+            axes.set_xticks(places, names, rotation=30, ha="right")
+        else:
+            axes.set_xticks(places, names)
         axes.set_ylabel("accuracy (%)")
         axes.set_ylim(0, 100)
         axes.grid(axis="x", visible=False)
         axes.set_title(f"{attack_title(attack)}: accuracy of each class (dashed: average)", loc="left")
-        figure.legend(frameon=False, ncols=columns, loc="outside upper left")
+        _add_legend(figure, len(results))
         return figure
 
 
@@ -67,17 +68,19 @@ def training(runs: Sequence[tuple[str, Run]]) -> Figure:
         for (left, right), (title, run) in zip(panels, runs, strict=True):
             log = run.log
             epochs = [line["epoch"] for line in log]
+            mark = "o" if len(epochs) == 1 else ""
             ends = []
             for key, label, style in (
                 ("robust_accuracy", "average", "-"),
                 ("worst_robust_accuracy", "worst class", "--"),
             ):
                 accuracy = [100 * line["valid"][key] for line in log]
-                left.plot(epochs, accuracy, style, color=COLORS[0])
+                left.plot(epochs, accuracy, style, color=COLORS[0], marker=mark)
                 ends.append((accuracy[-1], label, COLORS[0]))
             kept = [line["epoch"] for line in log if line["selected"]][-1]
             left.axvline(kept, color="#999999", linewidth=0.8)
-            left.annotate("kept", (kept, 1), color="#666666", fontsize=8, ha="right", rotation=90, va="bottom")
+            across = left.get_xaxis_transform()
+            left.text(kept, 0.02, "kept", transform=across, color="#666666", fontsize=8, ha="right", rotation=90)
             left.set_ylim(0, None)
             left.set_title(f"{_short(title)}\nvalidation accuracy under PGD-20 (%)", loc="left")
             _name_lines(left, epochs[-1], ends)
@@ -86,7 +89,7 @@ def training(runs: Sequence[tuple[str, Run]]) -> Figure:
             heaviest = []
             for k, name in enumerate(run.class_names):
                 color = COLORS[1 + sorted(heavy).index(k)] if k in heavy else "#bbbbbb"
-                right.plot(epochs, weights[:, k], color=color, linewidth=1.6 if k in heavy else 0.9)
+                right.plot(epochs, weights[:, k], color=color, linewidth=1.6 if k in heavy else 0.9, marker=mark)
                 if k in heavy:
                     heaviest.append((weights[-1, k], _short(name, 16), color))
             room = max(0.05 * np.ptp(weights), 0.25 * weights.mean())
@@ -99,6 +102,16 @@ def training(runs: Sequence[tuple[str, Run]]) -> Figure:
         return figure
 
 
+def _add_legend(figure: Figure, entries: int) -> None:
+    """Above the axes, in as many columns as fit, in room of its own."""
+    for columns in range(entries, 0, -1):
+        legend = figure.legend(frameon=False, ncols=columns, loc="outside upper left")
+        if columns == 1 or legend.get_window_extent().width < figure.bbox.width:
+            figure.set_figheight(figure.get_figheight() + 0.22 * -(-entries // columns))
+            return
+        legend.remove()
+
+
 def _short(title: str, longest: int = 64) -> str:
     """A title that fits: of a long one, both ends."""
     half = longest // 2
@@ -108,11 +121,20 @@ def _short(title: str, longest: int = 64) -> str:
 def _name_lines(axes: Axes, x: float, ends: Sequence[tuple[float, str, str]]) -> None:
     """Names of lines, each with its colour, where they end at `x`; apart where they end close to each other."""
     low, high = axes.get_ylim()
-    at = low
-    for y, name, color in sorted(ends):
-        at = max(y, at)
-        axes.annotate(name, (x, at), (6, 0), textcoords="offset points", color=color, va="center", fontsize=9)
-        at += 0.08 * (high - low)
+    apart, top = 0.08 * (high - low), high
+    for below, (y, name, color) in reversed(list(enumerate(sorted(ends)))):
+        place = max(min(y, top), low + below * apart)  # so many more are to find room below
+        axes.annotate(
+            name,
+            (x, place),
+            (6, 0),
+            textcoords="offset points",
+            color=color,
+            va="center",
+            fontsize=9,
+            annotation_clip=False,
+        )
+        top = place - apart
 
 
 def save_figure(figure: Figure, path: Path) -> list[Path]:

@@ -103,8 +103,15 @@ def _apart(runs: Sequence[Run | None]) -> list[str]:
     """The settings in which their recipes differ, each run's own; nothing where that is too long for a title."""
     recipes = [run.config.model_dump() if run else {} for run in runs]
     keys = [key for key in Config.model_fields if any(each.get(key) != recipes[0].get(key) for each in recipes)]
-    settings = ["".join(f", {key} {recipe.get(key)}" for key in keys) for recipe in recipes]
+    settings = ["".join(f", {key} {_plain(recipe.get(key))}" for key in keys) for recipe in recipes]
     return settings if max(map(len, settings)) <= LONGEST_SETTINGS else [""] * len(runs)
+
+
+def _plain(value: object) -> str:
+    """A setting in a title, where a comma would look like the next."""
+    if isinstance(value, tuple):
+        return "/".join(map(_plain, value)) or "none"
+    return "default" if value is None else f"{value:g}" if isinstance(value, float) else str(value)
 
 
 def _titles(folders: Sequence[Path], runs: Sequence[Run | None]) -> list[str]:
@@ -113,7 +120,7 @@ def _titles(folders: Sequence[Path], runs: Sequence[Run | None]) -> list[str]:
     titles = [
         folder.name if run is None else method_title(run.config) for folder, run in zip(folders, runs, strict=True)
     ]
-    for title in {title for title in titles if titles.count(title) > 1}:
+    for title in [title for title in dict.fromkeys(titles) if titles.count(title) > 1]:
         same = [index for index, other in enumerate(titles) if other == title]
         for index, settings in zip(same, _apart([runs[index] for index in same]), strict=True):
             titles[index] += settings

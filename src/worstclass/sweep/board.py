@@ -12,7 +12,7 @@ from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
-from worstclass.console import wide_console
+from worstclass.console import print_wide
 from worstclass.errors import UserError, visible
 from worstclass.keeper import LOG
 from worstclass.report.results import attack_title
@@ -159,7 +159,7 @@ def print_results(results: Mapping[str, Any]) -> None:
         found = [line["results"].get(name) for name in attacks]
         cells = ["" if f is None else f"{100 * f['average']:.1f} / {100 * f['worst']:.1f}" for f in found]
         table.add_row(*(Text(visible(cell)) for cell in (line["name"], state, *cells)))  # names are not markup
-    wide_console().print(table)
+    print_wide(table)
     if attacks and any(each["seeds"] > 1 for each in results["summary"]):
         caption = "average / worst class %, mean ± standard deviation over seeds"
         table = Table("Runs", "Seeds", *map(attack_title, attacks), caption=caption, caption_justify="left")
@@ -167,7 +167,7 @@ def print_results(results: Mapping[str, Any]) -> None:
             found = [each["results"].get(name) for name in attacks]
             cells = ["" if f is None else f"{_spread(f['average'])} / {_spread(f['worst'])}" for f in found]
             table.add_row(*(Text(visible(cell)) for cell in (each["group"], str(each["seeds"]), *cells)))
-        wide_console().print(table)
+        print_wide(table)
 
 
 def _spread(value: Mapping[str, float | None]) -> str:
