@@ -236,6 +236,11 @@ def validate(kind: type[Model], values: Mapping[str, Any], where: str = "") -> M
         raise UserError(prefix + _explain(key, first)) from None
 
 
+def differing_keys(*configs: Config) -> list[str]:
+    """The keys in which configurations differ."""
+    return [key for key in Config.model_fields if len({getattr(config, key) for config in configs}) > 1]
+
+
 def to_toml(config: Config) -> str:
     """Every key of a configuration as a flat recipe that reads back to the same configuration."""
     lines = []

@@ -94,7 +94,7 @@ def training(runs: Sequence[tuple[str, Run]]) -> Figure:
                     heaviest.append((weights[-1, k], _short(name, 16), color))
             room = max(0.05 * np.ptp(weights), 0.25 * weights.mean())
             right.set_ylim(weights.min() - room, weights.max() + room)
-            right.set_title("class weights in training", loc="left")
+            right.set_title("class weights in training" + (", the heaviest named" if heavy else ""), loc="left")
             _name_lines(right, epochs[-1], heaviest)
             for axes in (left, right):
                 axes.set_xlabel("epoch")

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from worstclass.card import compare_with_base, measure
-from worstclass.config import Config, Method
+from worstclass.config import Config, Method, differing_keys
 from worstclass.errors import UserError
 from worstclass.outcomes import ANY, Outcomes
 from worstclass.runs import RECIPE, Run, open_run
@@ -99,12 +99,13 @@ def _evaluated(folder: Path) -> bool:
     return (folder / CARD).is_file() and (folder / OUTCOMES).is_file()
 
 
-def _apart(runs: Sequence[Run | None]) -> list[str]:
-    """The settings in which their recipes differ, each run's own; nothing where that is too long for a title."""
-    recipes = [run.config.model_dump() if run else {} for run in runs]
-    keys = [key for key in Config.model_fields if any(each.get(key) != recipes[0].get(key) for each in recipes)]
-    settings = ["".join(f", {key} {_plain(recipe.get(key))}" for key in keys) for recipe in recipes]
-    return settings if max(map(len, settings)) <= LONGEST_SETTINGS else [""] * len(runs)
+def _own_settings(runs: Sequence[Run | None]) -> list[str]:
+    """Of each run, where their recipes differ; nothing where one has none, or where that is too long for a title."""
+    configs = [run.config for run in runs if run]
+    keys = differing_keys(*configs)
+    settings = ["".join(f", {key} {_plain(getattr(config, key))}" for key in keys) for config in configs]
+    fits = len(configs) == len(runs) and max(map(len, settings)) <= LONGEST_SETTINGS
+    return settings if fits else [""] * len(runs)
 
 
 def _plain(value: object) -> str:
@@ -122,7 +123,7 @@ def _titles(folders: Sequence[Path], runs: Sequence[Run | None]) -> list[str]:
     ]
     for title in [title for title in dict.fromkeys(titles) if titles.count(title) > 1]:
         same = [index for index, other in enumerate(titles) if other == title]
-        for index, settings in zip(same, _apart([runs[index] for index in same]), strict=True):
+        for index, settings in zip(same, _own_settings([runs[index] for index in same]), strict=True):
             titles[index] += settings
     titles = [t if titles.count(t) == 1 else f"{t} ({f.name})" for t, f in zip(titles, folders, strict=True)]
     return [t if titles.count(t) == 1 else f"{t} {titles[: i + 1].count(t)}" for i, t in enumerate(titles)]

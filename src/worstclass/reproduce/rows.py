@@ -4,7 +4,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from worstclass.config import Config, make_config, read_recipe, recipe_names
+from worstclass.config import Config, differing_keys, make_config, read_recipe, recipe_names
 from worstclass.errors import UserError
 from worstclass.report.results import Result, load_results, method_title
 from worstclass.runs import open_run
@@ -40,11 +40,11 @@ class Row:
         """Where a run was not made by the recipe as it is shipped, seeds apart."""
         if self.recipe is None:
             return []
-        recipe = make_config(read_recipe(self.recipe)).model_dump()
+        recipe = make_config(read_recipe(self.recipe))
         lines = []
         for result in self.results:
-            own = result.config.model_dump()
-            changed = [f"{key} = {own[key]}" for key in own if own[key] != recipe[key] and key != "seed"]
+            own = result.config
+            changed = [f"{key} = {getattr(own, key)}" for key in differing_keys(own, recipe) if key != "seed"]
             if changed:
                 lines.append(f"{result.folder}: not the recipe {self.recipe}: {', '.join(changed)}")
         return lines

@@ -8,7 +8,7 @@ from pathlib import Path
 import torch
 
 from worstclass.attacks import make_attack
-from worstclass.config import Config
+from worstclass.config import Config, differing_keys
 from worstclass.data import open_source
 from worstclass.data.sources import Notify
 from worstclass.errors import AttackError, TrainingError, UserError, what_failed
@@ -55,8 +55,9 @@ def check_jobs(jobs: Sequence[Job], setup: Setup, notify: Notify | None = None) 
 
 
 def refuse_other_recipe(run: Run, config: Config) -> None:
-    own, wanted = run.config.model_dump(), config.model_dump()
-    changed = [f"{key} = {own[key]}, here {wanted[key]}" for key in own if own[key] != wanted[key]]
+    changed = [
+        f"{key} = {getattr(run.config, key)}, here {getattr(config, key)}" for key in differing_keys(run.config, config)
+    ]
     if changed:
         raise UserError(f"{run.folder} holds a run with another recipe ({'; '.join(changed)}); choose another --out.")
 
