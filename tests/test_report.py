@@ -12,6 +12,8 @@ from typing import Any
 
 import numpy as np
 import pytest
+from matplotlib.colors import to_hex
+from matplotlib.container import BarContainer
 from matplotlib.text import Annotation
 from PIL import Image
 from rich.console import Console
@@ -118,6 +120,16 @@ def test_a_legend_fits(title: str, folders: list[Path]) -> None:
     around = axes.get_tightbbox()
     assert around is not None
     assert box.y0 >= around.y1
+
+
+def test_no_two_runs_have_one_colour(folders: list[Path]) -> None:
+    many = [replace(result, title=str(index)) for index, result in enumerate(10 * load_results(folders))]
+    assert len(many) > 2 * len(figures.COLORS)
+    (axes,) = figures.classwise(many, "pgd-5").axes
+    drawn = [to_hex(bars.patches[0].get_facecolor()) for bars in axes.containers if isinstance(bars, BarContainer)]
+    assert len(set(drawn)) == len(many)
+    assert drawn == [run["color"] for run in page_data(many)["runs"]]
+    assert drawn[: len(figures.COLORS)] == [color.lower() for color in figures.COLORS]
 
 
 @pytest.mark.parametrize(("average", "worst"), [(0.97, 0.96), (0.5, 0.2), (0.01, 0.0)])

@@ -7,6 +7,7 @@ from typing import Any
 import matplotlib
 import numpy as np
 from matplotlib.axes import Axes
+from matplotlib.colors import to_hex, to_rgb
 from matplotlib.figure import Figure
 
 from worstclass.errors import choose
@@ -28,6 +29,13 @@ STYLE: Any = {
 }
 
 
+def run_color(index: int) -> str:
+    """A colour of its own for each run: after the first eight the same ones, lighter."""
+    rounds, place = divmod(index, len(COLORS))
+    red, green, blue = (1 - 0.4**rounds * (1 - part) for part in to_rgb(COLORS[place]))
+    return to_hex((red, green, blue))
+
+
 def classwise(results: Sequence[Result], attack: str) -> Figure:
     """Accuracy of each class under one attack, runs side by side, with exact 95% intervals."""
     with matplotlib.rc_context(STYLE):
@@ -41,7 +49,7 @@ def classwise(results: Sequence[Result], attack: str) -> Figure:
                 100 * np.array([c[key] for c in classes], dtype=float) for key in ("value", "low", "high")
             )
             offset = (index - (len(results) - 1) / 2) * width
-            color = COLORS[index % len(COLORS)]
+            color = run_color(index)
             axes.bar(places + offset, value, 0.92 * width, color=color, label=_short(result.title))
             errors = np.stack([value - low, high - value])
             axes.errorbar(places + offset, value, errors, fmt="none", ecolor="#333333", elinewidth=0.8, capsize=1.5)

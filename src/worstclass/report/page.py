@@ -113,7 +113,7 @@ def page_data(results: Sequence[Result]) -> dict[str, Any]:
         "runs": [
             {
                 "title": result.title,
-                "color": figures.COLORS[index % len(figures.COLORS)],
+                "color": figures.run_color(index),
                 "columns": {name: _column(result, name) for name in names},
                 "log": _log(result),
             }
