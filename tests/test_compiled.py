@@ -1,7 +1,10 @@
 """What the compiler makes of a model: one graph, for many runs, and found again by the next process."""
 
 import inspect
+import os
 import shutil
+import subprocess
+import sys
 import weakref
 from collections.abc import Callable
 from functools import partial
@@ -147,6 +150,36 @@ def test_convolutions_are_measured_for_the_captured_work_alone(
     Engine(fast=True, deterministic=deterministic).prepare(lambda _: None, [1], [], there)
     assert seen == [not deterministic]
     assert not torch.backends.cudnn.benchmark
+
+
+REMARKABLE = """
+import sys
+from types import SimpleNamespace
+import torch
+from worstclass.train import engine
+
+class Asking(torch.nn.Module):
+    def forward(self, x):
+        return x if float(x.mean()) > 0 else -x
+
+engine.Captured = lambda work, *_: work(torch.ones(2))
+model = torch.compile(Asking(), backend="eager")
+if sys.argv[1] == "prepared":
+    engine.Engine(fast=True).prepare(model, [2], [], SimpleNamespace(device=torch.device("cuda")))
+else:
+    model(torch.ones(2))
+"""
+
+
+@pytest.mark.parametrize(("way", "asked", "said"), [("prepared", "", 0), ("alone", "", 1), ("prepared", "+dynamo", 1)])
+def test_the_compiler_remarks_on_a_model_only_if_asked_to(way: str, asked: str, said: int) -> None:
+    """A model that cannot be captured costs one line of ours, and not twenty of torch's."""
+    environment = os.environ | ({"TORCH_LOGS": asked} if asked else {})
+    done = subprocess.run(
+        [sys.executable, "-c", REMARKABLE, way], env=environment, capture_output=True, text=True, check=True
+    )
+    assert done.stderr.count("Graph break from `Tensor.item()`") == said
+    assert asked or said or not done.stderr
 
 
 def test_a_capture_keeps_what_it_recorded(monkeypatch: pytest.MonkeyPatch) -> None:

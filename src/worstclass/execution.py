@@ -1,6 +1,7 @@
 """How things are computed, not what: precision of matrix products, small functions compiled, waiting as an error."""
 
 import functools
+import logging
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
@@ -76,6 +77,19 @@ def measuring(enabled: bool) -> Iterator[None]:
         yield
     finally:
         torch.backends.cudnn.benchmark = before
+
+
+@contextmanager
+def unremarked() -> Iterator[None]:
+    """Without the compiler's remarks on code that it leaves to Python, unless somebody has asked for its log."""
+    log = logging.getLogger("torch._dynamo.variables")
+    before = log.level
+    if log.getEffectiveLevel() == logging.WARNING:
+        log.setLevel(logging.ERROR)
+    try:
+        yield
+    finally:
+        log.setLevel(before)
 
 
 def on(device: torch.device) -> AbstractContextManager[object]:
