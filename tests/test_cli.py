@@ -125,6 +125,22 @@ def test_help_shows_every_key_with_its_default(command: Command) -> None:
         assert re.search(rf": .*\b{symbol}(_|\b)", outcome.out), symbol
 
 
+def test_bench_train_takes_several_networks_in_one_run(command: Command) -> None:
+    sizes = ("--batch-size", 4, "--steps", 1, "--device", "cpu")
+    outcome = command("bench", "train", "--model", "small-cnn, wrn10-1", *sizes)
+    assert outcome.code == 0, outcome
+    first, second = re.split(r" +wrn10-1, batch 4, 1 steps", outcome.out)
+    assert "small-cnn, batch 4, 1 steps" in first
+    for table in (first, second):
+        found = re.findall(r"│ (public code|eager fp32) +│ ([\d.]+) +│ ([\d.]+) +│ (\d+)", table)
+        assert [row[0] for row in found] == ["public code", "eager fp32"]
+        for _, milliseconds, faster, images in found:
+            assert float(faster) == pytest.approx(float(found[0][1]) / float(milliseconds), abs=0.01)
+            assert int(images) == pytest.approx(4000 / float(milliseconds), abs=0.6)
+    assert_refused(command("bench", "train", "--model", "small-cnn,resnet19", *sizes), "resnet19")
+    assert_refused(command("bench", "train", "--ways", "fast bf16", *sizes), "fast bf16")
+
+
 def test_recipes_are_listed(command: Command) -> None:
     outcome = command("recipes")
     assert outcome.code == 0

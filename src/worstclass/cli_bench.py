@@ -50,7 +50,7 @@ def bench_autoattack_command(
 
 @bench.command("train")
 def bench_training_command(
-    model: Annotated[str, typer.Option(help="network: resnet18, wrn34-10, ...")] = "resnet18",
+    models: Annotated[str, typer.Option("--model", help="networks, comma-separated: resnet18, wrn34-10")] = "resnet18",
     batch_size: Annotated[int, typer.Option(min=1, max=2048, help="images a step")] = 128,
     steps: Annotated[int, typer.Option(min=1, help="steps to time, after a warm-up")] = 50,
     ways: Annotated[
@@ -62,9 +62,11 @@ def bench_training_command(
     chosen = pick_device(device)
     known = [PUBLIC, *possible(chosen)]
     names = [choose("way", name.strip(), known) for name in ways.split(",")] if ways else known
+    networks = [check_name(name.strip()) for name in models.split(",")]
     ceiling = matrix_ceiling(chosen)
-    times = bench_training(names, model=check_name(model), batch_size=batch_size, steps=steps, device=chosen)
-    print_steps(list(times), ceiling, f"{model}, batch {batch_size}, {steps} steps", chosen)
+    for network in networks:
+        times = bench_training(names, model=network, batch_size=batch_size, steps=steps, device=chosen)
+        print_steps(list(times), ceiling, f"{network}, batch {batch_size}, {steps} steps", chosen)
 
 
 @bench.command("classes")
