@@ -19,8 +19,9 @@ from worstclass.keeper import LAST, SELECTED
 from worstclass.models import make_model
 from worstclass.objectives import Natural
 from worstclass.runs import open_run, train_run
+from worstclass.stats import ClassStats
 from worstclass.train.engine import Captured, Engine, set_determinism
-from worstclass.train.state import new_state
+from worstclass.train.state import State, new_state
 from worstclass.train.work import Work, prepare
 
 pytestmark = [
@@ -28,7 +29,8 @@ pytestmark = [
     pytest.mark.filterwarnings("default"),  # the compiler warns of its own imports
 ]
 DEVICE = torch.device("cuda")
-METHODS = ["natural", "pgd-at", "trades", "fixed", "wat", "frl-rw", "frl-rwrm", "csl"]
+STEADY = ["natural", "pgd-at", "trades", "fixed"]  # their class weights stay
+METHODS = [*STEADY, "wat", "frl-rw", "frl-rwrm", "csl"]
 
 
 def data(size: int = 512) -> Images:
@@ -45,20 +47,30 @@ def float64(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(f"worstclass.train.{module}.to_float", lambda x: x.double() / 255)
 
 
-def prepared(method: Method, engine: Engine, model: nn.Module) -> Work:
+def uneven() -> ClassStats:
+    """A class table as after an epoch, each class worse than the one before."""
+    y = torch.arange(10, device=DEVICE).repeat_interleave(20)
+    rank = torch.arange(20, device=DEVICE).repeat(10)
+    stats = ClassStats(10, DEVICE)
+    stats.add(y, natural_loss=0.1 * y, robust_loss=0.2 * y, natural_correct=rank > y // 2, robust_correct=rank > 2 * y)
+    return stats
+
+
+def prepared(method: Method, engine: Engine, model: nn.Module) -> tuple[Work, State]:
     settings: dict[str, Any] = {"method": method, "lr": 1e-2, "batch_size": 32, "model": "resnet18"}
     if method == "fixed":
         settings |= {"focus_class": 3, "focus_weight": 0.25}
     config = make_config(settings)
     images, plan = data(), config.make_plan()
     state = new_state(model, config.make_strategy(images.class_counts(10).cpu()), plan, DEVICE)
-    return prepare(state, images, data(48), config.make_objective(), plan, engine)
+    return prepare(state, images, data(48), config.make_objective(), plan, engine), state
 
 
 def steps(method: Method, name: str, engine: Engine, count: int) -> tuple[list[Tensor], Tensor, Tensor]:
-    """Weights after some steps, the class table of training, and that of validation with those weights."""
+    """Weights after some steps, the class table of training, and that of validation with those weights. Halfway the
+    learning rate falls, and the method sets class weights and radii anew."""
     model = make_model(name, num_classes=10, in_channels=3, seed=1).double()
-    work = prepared(method, engine, model)
+    work, state = prepared(method, engine, model)
     assert isinstance(work.take, Captured) == engine.fast
     work.step.health.reset()
     for stats, generator in (
@@ -68,6 +80,17 @@ def steps(method: Method, name: str, engine: Engine, count: int) -> tuple[list[T
         stats.reset()
         generator.manual_seed(5)
     for number in range(count):
+        if number == count // 2:
+            before = torch.stack(work.step.weights.vectors())
+            state.strategy.update(uneven())
+            now = torch.stack(work.step.weights.vectors())
+            assert [bool((a != b).any()) for a, b in zip(before, now, strict=True)] == [
+                method not in STEADY,
+                method not in STEADY,
+                method == "frl-rwrm",
+            ]
+            for group in work.step.optimizer.param_groups:
+                group["lr"].mul_(0.5)
         work.take(torch.arange(32 * number, 32 * number + 32, device=DEVICE) % 512)
     assert work.step.health.complaint() is None
     model.eval()
@@ -90,9 +113,9 @@ def test_fast_is_eager(method: Method, name: str) -> None:
         assert torch.allclose(one, other, rtol=1e-6)
 
 
-def test_weights_and_rate_change_without_a_new_capture_and_nothing_waits() -> None:
+def test_the_rate_changes_without_a_new_capture_and_nothing_waits() -> None:
     model = make_model("resnet18", num_classes=10, in_channels=3, seed=1)
-    work = prepared("wat", Engine(fast=True, precision="bf16"), model)
+    work, _ = prepared("wat", Engine(fast=True, precision="bf16"), model)
     before = [p.detach().clone() for p in model.parameters()]
     index, few = torch.arange(32, device=DEVICE), torch.arange(48, device=DEVICE)
     for rate in (0.0, 0.1):
@@ -107,7 +130,8 @@ def test_weights_and_rate_change_without_a_new_capture_and_nothing_waits() -> No
 
 def test_a_step_alone_keeps_its_memory() -> None:
     """Of what was prepared the step is kept alone; what it writes to is not given to others."""
-    take = prepared("natural", Engine(fast=True), make_model("wrn10-1", num_classes=10, in_channels=3, seed=1)).take
+    model = make_model("wrn10-1", num_classes=10, in_channels=3, seed=1)
+    take = prepared("natural", Engine(fast=True), model)[0].take
     assert isinstance(take, Captured)
     gc.collect()
     others = [torch.full((64,), 7, device=DEVICE) for _ in range(4096)]  # of the allocator's smallest blocks
@@ -198,7 +222,7 @@ def test_a_model_that_cannot_be_captured_trains_all_the_same() -> None:
     model = Asking()
     before = [p.detach().clone() for p in model.parameters()]
     with pytest.warns(UserWarning, match="the fast engine cannot take this model"):
-        work = prepared("trades", Engine(fast=True), model)
+        work, _ = prepared("trades", Engine(fast=True), model)
     assert all(torch.equal(a, b.cpu()) for a, b in zip(before, model.parameters(), strict=True))
     assert work.take is work.step
     work.step.health.reset()

@@ -7,16 +7,19 @@ import torch
 
 from worstclass.attacks import APGD, FAB, Ensemble, Square, pgd
 from worstclass.attacks.lanes import Hunt, Lanes
-from worstclass.attacks.view import Strict, search_view
+from worstclass.attacks.view import Recorded, Strict, recorded, search_view
 from worstclass.data import Images, to_float
 from worstclass.evaluate import LARGEST_BATCH, batch_that_fits, evaluate
 from worstclass.execution import Precision
 from worstclass.models import make_model
+from worstclass.objectives import Natural
+from worstclass.train.engine import Engine, OneGraph
 
 pytestmark = [
     pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU"),
     pytest.mark.filterwarnings("ignore:Synchronization debug mode"),
 ]
+DEVICE = torch.device("cuda")
 EPS = 1 / 255
 ATTACK = Ensemble(
     attacks={
@@ -81,6 +84,41 @@ def test_pgd_in_low_precision_is_as_strong(
     print(f"{(held[0] & ~held[1]).sum()} and {(held[1] & ~held[0]).sum()} images hold in one alone")
     assert 0.2 < robust[0] < natural - 0.1
     assert abs(robust[0] - robust[1]) <= 0.003
+
+
+@pytest.mark.filterwarnings("default")  # the compiler warns of its own imports
+def test_the_attack_of_training_is_as_strong_in_bfloat16(trained: tuple[torch.nn.Module, Images], many: Images) -> None:
+    """The same for the model as the fast engine shows it to attacks, compiled; strict float32 is the judge."""
+    model, _ = trained
+    judge, engine, attack = Strict(model), Engine(fast=True, precision="bf16"), pgd(20, eps=EPS)
+    _, view = engine.forwards(model, Natural(), to_float(many.x[:640].cuda()))
+    seen, held = view(), torch.zeros(2, len(many), dtype=torch.bool)
+    assert isinstance(seen, OneGraph)
+    for part in torch.arange(len(many)).split(640):
+        x, y = to_float(many.x[part].cuda()).contiguous(memory_format=torch.channels_last), many.y[part].cuda()
+        strict = attack(judge, x, y, generator=torch.Generator(DEVICE).manual_seed(1))
+        with engine.context(DEVICE):
+            low = attack(seen, x, y, generator=torch.Generator(DEVICE).manual_seed(1))
+        held[:, part] = torch.stack([judge(x_adv).argmax(1) == y for x_adv in (strict, low)]).cpu()
+    robust = [float(each.float().mean()) for each in held]
+    print(f"PGD-20: {robust[0]:.4f} in fp32, {robust[1]:.4f} through the fast engine in bf16; ", end="")
+    print(f"{int((held[0] & ~held[1]).sum())} and {int((held[1] & ~held[0]).sum())} images hold in one alone")
+    assert 0.2 < robust[0] < 0.65
+    assert abs(robust[0] - robust[1]) <= 0.003
+
+
+def test_attacks_of_an_evaluation_are_captured(trained: tuple[torch.nn.Module, Images]) -> None:
+    model, images = trained
+    x = to_float(images.x.cuda())
+    view = search_view(model, x, precision="bf16")
+    replayed = recorded(view, x)
+    assert isinstance(replayed, Recorded)
+    for scale in (1.0, 0.5):  # what was recorded is not repeated, other images have other gradients
+        slopes = []
+        for its in (view, replayed):
+            moved = (scale * x).requires_grad_()
+            slopes.append(torch.autograd.grad(its(moved).logsumexp(1).sum(), moved)[0].clone())
+        assert float((slopes[0] - slopes[1]).norm() / slopes[0].norm()) < 0.01
 
 
 def test_every_break_is_confirmed(trained: tuple[torch.nn.Module, Images]) -> None:
