@@ -113,7 +113,8 @@ def difference_in_the_paper(method: str, other: str) -> str:
 
 
 def test_the_table_of_differences() -> None:
-    """Each run of WAT minus each other method, each minus TRADES, and the runs of one method, in every column."""
+    """In every column: each run of WAT minus each of the other methods, those minus TRADES's, FRL-RWRM minus FRL-RW,
+    and the runs of one method."""
     runs = {
         "wat": ("wat-seed1", "wat-reference-seed1", "wat-reference-seed2"),
         "trades": ("trades-seed1", "trades-seed2"),
@@ -121,13 +122,14 @@ def test_the_table_of_differences() -> None:
         "frl-rw": ("frl-rw-seed1",),
         "frl-rwrm": ("frl-rwrm-seed1", "frl-rwrm-rate-0.05-seed1"),
     }
+    assert {name for names in runs.values() for name in names} == set(ROWS)
     pairs = [("wat", other) for other in ("trades", "csl", "frl-rw", "frl-rwrm")]
     pairs += [(method, "trades") for method in ("csl", "frl-rw", "frl-rwrm")] + [("frl-rwrm", "frl-rw")]
     lines: list[str] = []
     for method, other in pairs:
         lines += [difference(name, base) for base in runs[other] for name in runs[method]]
         lines += [difference_in_the_paper(method, other)]
-    for first, second in (runs["trades"], runs["wat"][1:], runs["frl-rwrm"]):
-        lines += [difference(second, first)]
+    for first, *others in (runs["trades"], runs["wat"][1:], runs["frl-rwrm"]):
+        lines += [difference(other, first) for other in others]
     published = [line for line in (ROOT / "README.md").read_text().splitlines() if " minus " in line and line[0] == "|"]
     assert published == lines
