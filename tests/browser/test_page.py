@@ -178,6 +178,24 @@ def test_the_plane_places_the_runs(opened: webdriver.Chrome, folders: list[Path]
     assert opened.find_elements(By.CSS_SELECTOR, "#plane [aria-label='link'] path")
 
 
+def test_names_in_charts_can_be_read(opened: webdriver.Chrome) -> None:
+    """On white, each with a contrast of 4.5 at least."""
+    fills = opened.execute_script(
+        """return ["#plane", "#weights", "#accuracies"].flatMap(id =>
+          [...document.querySelectorAll(id + " svg text")].filter(t => t.textContent)
+            .map(t => [id, t.textContent, getComputedStyle(t).fill]))"""
+    )
+    assert {("#plane", "TRADES"), ("#plane", "WAT")} <= {(place, text) for place, text, _ in fills}
+    assert {place for place, _, _ in fills} == {"#plane", "#weights", "#accuracies"}
+    for place, text, fill in fills:
+        linear = [
+            part / 12.92 if part <= 0.04045 else ((part + 0.055) / 1.055) ** 2.4
+            for part in (int(number) / 255 for number in re.findall(r"\d+", fill)[:3])
+        ]
+        light = 0.2126 * linear[0] + 0.7152 * linear[1] + 0.0722 * linear[2]
+        assert 1.05 / (light + 0.05) >= 4.5, (place, text, fill)
+
+
 def test_the_keyboard_is_enough(opened: webdriver.Chrome, folders: list[Path]) -> None:
     """Tab reaches the controls, arrows choose the attack, space switches a run."""
     body = opened.find_element(By.TAG_NAME, "body")

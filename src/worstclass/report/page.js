@@ -7,6 +7,7 @@ const percent = (x) => (100 * x).toFixed(1);
 const interval = (m) => (m.value === null ? "no images" : `${percent(m.value)}% [${percent(m.low)}, ${percent(m.high)}]`);
 const shownRuns = () => data.runs.filter((_, i) => state.shown.has(i));
 const under = () => data.attacks.find((a) => a.name === state.attack).title;
+const legible = (color) => { const c = d3.lab(color); c.l = Math.min(c.l, 45); return c.formatHex(); }; // as text on white
 const width = (id) => Math.max(300, Math.min(1020, document.getElementById(id).clientWidth || 1020));
 
 function put(id, chart, caption) {
@@ -51,7 +52,7 @@ function plane() {
   const points = runs.map((run) => {
     const { average, worst, rho } = run.columns[state.attack];
     const gain = rho && rho.value !== null ? `, rho ${rho.value.toFixed(3)}` : "";
-    return { run: run.title, average, worst, label: `${run.title}: average ${interval(average)}, worst ${interval(worst)}${gain}` };
+    return { run: run.title, color: run.color, average, worst, label: `${run.title}: average ${interval(average)}, worst ${interval(worst)}${gain}` };
   });
   const base = data.base;
   const x = d3.extent(points.flatMap((p) => [100 * p.average.low, 100 * p.average.high]));
@@ -75,7 +76,7 @@ function plane() {
     }
   }
   const chart = Plot.plot({
-    width: Math.min(620, width("plane")), height: 420, marginRight: 60,
+    width: Math.min(860, width("plane")), height: 420, marginRight: 60,
     style, ariaLabel: `Average against worst-class accuracy under ${under()}`,
     x: { domain: [x0, x1], label: "average accuracy (%)", grid: true },
     y: { domain: [y0, y1], label: "worst-class accuracy (%)", grid: true },
@@ -85,8 +86,8 @@ function plane() {
       Plot.text(lines, { x: "x2", y: "y2", text: (l) => `rho ${l.rho.toFixed(2)}`, dx: 4, dy: -5, textAnchor: "start", fill: "#555" }),
       Plot.ruleX(points, { x: (d) => 100 * d.average.value, y1: (d) => 100 * d.worst.low, y2: (d) => 100 * d.worst.high, stroke: "run" }),
       Plot.ruleY(points, { y: (d) => 100 * d.worst.value, x1: (d) => 100 * d.average.low, x2: (d) => 100 * d.average.high, stroke: "run" }),
+      Plot.text(points, { x: (d) => 100 * d.average.value, y: "name_at", text: "run", dx: 9, dy: -9, textAnchor: "start", fontWeight: 600, stroke: "white", strokeWidth: 4, fill: { value: (d) => legible(d.color), scale: null } }),
       Plot.dot(points, { x: (d) => 100 * d.average.value, y: (d) => 100 * d.worst.value, fill: "run", r: 6, ariaLabel: "label" }),
-      Plot.text(points, { x: (d) => 100 * d.average.value, y: "name_at", text: "run", dx: 9, dy: -9, textAnchor: "start", fontWeight: 600, stroke: "white", strokeWidth: 4, fill: "run" }),
       Plot.tip(points, Plot.pointer({ x: (d) => 100 * d.average.value, y: (d) => 100 * d.worst.value, title: "label" })),
     ],
   });
@@ -118,7 +119,7 @@ function epochs() {
         Plot.lineY(rows.filter((d) => !weak(d)), { x: "epoch", y: "value", z: "class", stroke }),
         Plot.lineY(rows.filter(weak), { x: "epoch", y: "value", z: "class", stroke, strokeWidth: 2 }),
         run.log.kept ? Plot.ruleX([run.log.kept], { stroke: "#888", strokeDasharray: "3 3" }) : null,
-        Plot.text(ends, { x: "epoch", y: "at", text: "class", textAnchor: "start", dx: 6, fill: stroke, fontWeight: 600 }),
+        Plot.text(ends, { x: "epoch", y: "at", text: "class", textAnchor: "start", dx: 6, fill: (d) => legible(stroke(d)), fontWeight: 600 }),
         Plot.tip(rows, Plot.pointer({ x: "epoch", y: "value", title: (d) => `${d.class}, epoch ${d.epoch}: ${d.value.toFixed(2)}` })),
       ],
     });
