@@ -80,7 +80,7 @@ def measuring(enabled: bool) -> Iterator[None]:
 
 
 @contextmanager
-def unremarked() -> Iterator[None]:
+def quiet_compiler() -> Iterator[None]:
     """Without the compiler's remarks on code that it leaves to Python, unless somebody has asked for its log."""
     log = logging.getLogger("torch._dynamo.variables")
     before = log.level

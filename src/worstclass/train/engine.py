@@ -18,7 +18,7 @@ from torch.func import functional_call
 from worstclass.attacks import fused
 from worstclass.attacks.folding import fold
 from worstclass.errors import UserError
-from worstclass.execution import Precision, aside, compiling, measuring, no_waiting, set_tf32, unremarked
+from worstclass.execution import Precision, aside, compiling, measuring, no_waiting, quiet_compiler, set_tf32
 from worstclass.models import synced
 from worstclass.types import Classifier, Losses, Objective
 
@@ -179,7 +179,7 @@ class Engine:
             return work
         if generator.device.type != "cuda":
             raise UserError("the fast engine needs a GPU; use the eager one here.")
-        with measuring(not self.deterministic), unremarked():
+        with measuring(not self.deterministic), quiet_compiler():
             return Captured(work, sizes, touched, generator)
 
 
