@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
-"""Attack the demo's two runs on Fashion-MNIST test images that fashion-mini does not hold: `demo_untouched.py [DEMO]`.
+"""Attack two runs, the demo's or `demo_untouched.py TRADES WAT`, on Fashion-MNIST test images that fashion-mini lacks.
 
 The demo's settings were revised after its test table had been seen (LOG.md). These images, from the 301st of each
-class on, had no part in that. Needs the original files (Debian's package dataset-fashion-mnist) and a finished demo.
+class on, had no part in that. Needs the original files (Debian's package dataset-fashion-mnist) and two finished runs.
 """
 
 import sys
@@ -31,8 +31,8 @@ def untouched() -> Images:
 
 
 def main() -> None:
-    demo = Path(sys.argv[1] if len(sys.argv) > 1 else "demo")
-    runs = [open_run(demo / f"fashion-mini-{method}") for method in ("trades", "wat")]
+    folders = sys.argv[1:] or ["demo/fashion-mini-trades", "demo/fashion-mini-wat"]
+    runs = [open_run(Path(folder)) for folder in folders]
     images, names = untouched(), runs[0].class_names
     attacks = {"pgd-100": make_attack("pgd-100", eps=runs[0].config.eps)}
     base, wat = (evaluate(run.load_model()[0], images, attacks) for run in runs)
