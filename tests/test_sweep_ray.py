@@ -9,6 +9,7 @@ import time
 from collections.abc import Callable, Iterator
 from importlib.machinery import PathFinder
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -22,7 +23,7 @@ from worstclass.errors import UserError
 from worstclass.files import read_json
 from worstclass.keeper import LAST
 from worstclass.runs import open_run, train_run
-from worstclass.sweep import RESULTS, jobs, ray_is_installed
+from worstclass.sweep import RESULTS, jobs, ray_cluster, ray_is_installed
 
 needs_ray = pytest.mark.skipif(not ray_is_installed(), reason="Ray is not installed")
 
@@ -47,6 +48,18 @@ def test_a_folder_called_ray_is_not_ray(tmp_path: Path, monkeypatch: pytest.Monk
     monkeypatch.setattr(sys, "meta_path", [PathFinder])
     monkeypatch.delitem(sys.modules, "ray", raising=False)
     assert not ray_is_installed()
+
+
+def test_what_ray_says_until_it_is_shut_down_is_dropped(monkeypatch: pytest.MonkeyPatch, capsys: Any) -> None:
+    """The paragraph of a lost worker comes late: after the last job's end, or only when Ray's threads are stopped."""
+    ray = SimpleNamespace(
+        init=lambda *_, **__: None, cluster_resources=lambda: {"GPU": 2.0}, shutdown=lambda: print("(raylet) leftover")
+    )
+    monkeypatch.setitem(sys.modules, "ray", ray)
+    with ray_cluster(None, "auto") as kind:
+        print("(raylet) A worker died or was killed while executing a task.")
+    print(kind)
+    assert capsys.readouterr() == ("cuda\n", "")
 
 
 def holder(folder: Path) -> int | None:

@@ -72,7 +72,7 @@ def sweep(
                 with ray_cluster(address, device) as kind:
                     where = f"the Ray cluster at {address}" if address else "a Ray cluster on this machine"
                     each = "a GPU" if kind == "cuda" else "a core"
-                    say(f"{count} on {where}, {each} each" + (f", {workers} at once." if workers else "."))
+                    board.say(f"{count} on {where}, {each} each" + (f", {workers} at once." if workers else "."))
                     with board:
                         setup = replace(setup, device=kind)
                         run_on_ray(left, setup, board.finish, retries=plan.retries, workers=workers)

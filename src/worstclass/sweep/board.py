@@ -114,6 +114,10 @@ class Board:
         if self._live:
             self._live.stop()
 
+    def say(self, line: str) -> None:
+        """Print a line where the board is; inside `ray_cluster` nothing else can."""
+        self._console.print(visible(line), highlight=False, soft_wrap=True, markup=False)
+
     def finish(self, job: Job, failure: Failure | None) -> None:
         """Note the end of a job."""
         with self._lock:
@@ -137,8 +141,7 @@ class Board:
                 kind = row.title.replace(row.epoch, "")  # a line an epoch for each of many runs is nothing to read
                 if self._said.get(name, "waiting") != kind:
                     self._said[name] = kind
-                    line = visible(f"{name}: {row.title}") + (f" (validation {row.valid})" if row.valid else "")
-                    self._console.print(line, highlight=False, soft_wrap=True, markup=False)
+                    self.say(f"{name}: {row.title}" + (f" (validation {row.valid})" if row.valid else ""))
 
     def _table(self) -> Table:
         table = Table("Run", "State", "Validation: average / worst %", "Minutes")

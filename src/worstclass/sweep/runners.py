@@ -32,7 +32,11 @@ def ray_is_installed() -> bool:
 
 @contextmanager
 def ray_cluster(address: str | None, device: str) -> Iterator[str]:
-    """Join a Ray cluster, or start one on this machine; gives the device each job gets, a GPU where there are any."""
+    """Join a Ray cluster, or start one on this machine; gives the device each job gets, a GPU where there are any.
+
+    Inside, what is printed to standard output, as `sys.stdout` has it, is dropped: Ray prints a paragraph for each
+    worker lost, from a thread that ends when Ray is shut down, and has no switch for it.
+    """
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
     ray: Any = importlib.import_module("ray")
     quiet = {"log_to_driver": False, "logging_level": "ERROR", "configure_logging": True}
@@ -43,13 +47,14 @@ def ray_cluster(address: str | None, device: str) -> Iterator[str]:
             ray.init(address, **quiet)
     except (OSError, RuntimeError, ValueError) as error:
         raise UserError(f"cannot reach Ray at {address or 'this machine'}: {str(error).splitlines()[0]}") from error
-    try:
-        gpus = ray.cluster_resources().get("GPU", 0)
-        if device == "cuda" and gpus < 1:
-            raise UserError("device 'cuda' was asked for, but the Ray cluster has no GPU.")
-        yield "cpu" if device == "cpu" or gpus < 1 else "cuda"
-    finally:
-        ray.shutdown()
+    with open(os.devnull, "w") as nowhere, redirect_stdout(nowhere):
+        try:
+            gpus = ray.cluster_resources().get("GPU", 0)
+            if device == "cuda" and gpus < 1:
+                raise UserError("device 'cuda' was asked for, but the Ray cluster has no GPU.")
+            yield "cpu" if device == "cpu" or gpus < 1 else "cuda"
+        finally:
+            ray.shutdown()
 
 
 def run_on_ray(
@@ -57,28 +62,25 @@ def run_on_ray(
 ) -> None:
     """A task for each job on the cluster joined, at most `workers` at once; a task whose worker is lost starts again.
 
-    A task is one string and so is its answer: no object of ours is pickled. What is printed meanwhile to standard
-    output, as `sys.stdout` has it, is dropped.
+    A task is one string and so is its answer: no object of ours is pickled.
     """
     ray: Any = importlib.import_module("ray")
     share = {"num_gpus": 1} if setup.device == "cuda" else {"num_cpus": 1}
     task = ray.remote(max_retries=retries, retry_exceptions=False, **share)(run_task)
     waiting = list(reversed(jobs))
     running: dict[Any, Job] = {}
-    # Ray prints a paragraph for each worker lost, and has no switch for it
-    with open(os.devnull, "w") as nowhere, redirect_stdout(nowhere):
-        while waiting or running:
-            while waiting and (workers is None or len(running) < workers):
-                job = waiting.pop()
-                running[task.remote(task_text(job, setup))] = job
-            for reference in ray.wait(list(running), timeout=1.0)[0]:
-                job = running.pop(reference)
-                try:
-                    answer = json.loads(ray.get(reference))
-                    failure = Failure(**answer) if answer else None
-                except ray.exceptions.RayError as error:
-                    failure = Failure(f"its worker was lost ({retries} retries).", str(error))
-                finish(job, failure)
+    while waiting or running:
+        while waiting and (workers is None or len(running) < workers):
+            job = waiting.pop()
+            running[task.remote(task_text(job, setup))] = job
+        for reference in ray.wait(list(running), timeout=1.0)[0]:
+            job = running.pop(reference)
+            try:
+                answer = json.loads(ray.get(reference))
+                failure = Failure(**answer) if answer else None
+            except ray.exceptions.RayError as error:
+                failure = Failure(f"its worker was lost ({retries} retries).", str(error))
+            finish(job, failure)
 
 
 def task_text(job: Job, setup: Setup) -> str:
