@@ -1,13 +1,20 @@
 """What several tests share: a data set and a recipe small enough to train on in a moment, and a robust network."""
 
+import os
 from pathlib import Path
 from typing import Any
 
+import hypothesis
 import numpy as np
 import pytest
 
 from robust_cnn import train_robust
 from worstclass.models import SmallCNN
+
+hypothesis.settings.register_profile("everywhere alike", deadline=None, derandomize=True)
+hypothesis.settings.load_profile("everywhere alike")
+for name in ("FORCE_COLOR", "TTY_COMPATIBLE"):  # what is captured is not a terminal, whoever says so
+    os.environ.pop(name, None)
 
 
 @pytest.fixture(scope="session")

@@ -174,7 +174,7 @@ methods = st.one_of(
 )
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 @given(values=values, method=methods)
 @example(values={"data": 'npz:C:\\new "data"\t\r\n\x00\x1f\x7f\x85\u2028'}, method={"method": "wat"})
 def test_to_toml_reads_back(values: dict[str, Any], method: dict[str, Any]) -> None:

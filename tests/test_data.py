@@ -76,7 +76,7 @@ def numbers(images: Images) -> list[int]:
     return (256 * high + low).tolist()
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(
     counts=st.lists(st.integers(2, 40), min_size=2, max_size=7),
     fraction=st.floats(0.001, 0.999),

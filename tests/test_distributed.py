@@ -55,13 +55,21 @@ def torchrun(
     return subprocess.Popen([*launcher, *command], env=environment, text=True, **options)
 
 
+def ended(process: subprocess.Popen[str]) -> tuple[str, str]:
+    """What it printed, once it has ended; it is given minutes."""
+    try:
+        return process.communicate(timeout=300)
+    finally:
+        process.kill()
+
+
 def work(size: int, jobs: list[tuple[str, dict[str, Any]]], folder: Path) -> None:
     """Let so many processes do the jobs together."""
     folder.mkdir(exist_ok=True)
     todo = folder / f"jobs{size}.json"
     todo.write_text(json.dumps(jobs, default=str))
     process = torchrun(size, str(HERE / "team_worker.py"), str(todo), stderr=subprocess.PIPE)
-    _, errors = process.communicate(timeout=300)
+    _, errors = ended(process)
     assert process.returncode == 0, errors[-3000:]
 
 
@@ -172,11 +180,11 @@ def test_a_rank_that_dies_ends_the_job_and_any_number_of_processes_goes_on(tmp_p
     os.kill(process.pid, signal.SIGSTOP)  # the launcher might end the other before that has said why it ends
     os.kill(ranks["1"], signal.SIGKILL)
     killed = time.monotonic()
-    while is_running(ranks["0"]) and time.monotonic() - killed < 15:
+    while is_running(ranks["0"]) and time.monotonic() - killed < 60:
         time.sleep(0.02)
     os.kill(process.pid, signal.SIGCONT)
-    printed, errors = process.communicate(timeout=60)
-    assert time.monotonic() - killed < 15
+    printed, errors = ended(process)
+    assert time.monotonic() - killed < 60
     assert process.returncode != 0
     assert printed.count(" 1/40 ") == 1  # one of them speaks
     assert "error: process 0 of 2 has lost another one of the job" in errors
@@ -208,7 +216,7 @@ def test_two_machines_meet(runs: Path, tmp_path: Path) -> None:
     machines = [torchrun(1, *command, meet=meet, stderr=subprocess.PIPE) for _ in range(2)]
     try:
         for machine in machines:
-            _, errors = machine.communicate(timeout=120)
+            _, errors = ended(machine)
             assert machine.returncode == 0, errors[-3000:]
     finally:
         for machine in machines:  # where one fails, the other waits for it for minutes
@@ -237,10 +245,10 @@ def test_a_killed_evaluation_goes_on_in_each_process(runs: Path, tmp_path: Path)
         time.sleep(0.02)
     for pid in children(process.pid):
         os.kill(pid, signal.SIGKILL)
-    process.communicate(timeout=60)
+    ended(process)
     assert not (out / OUTCOMES).exists()
     again = torchrun(2, *command, stderr=subprocess.PIPE, stdout=subprocess.PIPE)
-    _, errors = again.communicate(timeout=120)
+    _, errors = ended(again)
     assert again.returncode == 0, errors[-3000:]
     one, other = (Outcomes.load(folder / OUTCOMES) for folder in (runs / "1-outcomes", out))
     np.testing.assert_array_equal(one.predictions["autoattack"], other.predictions["autoattack"])
@@ -260,7 +268,7 @@ def test_processes_that_were_not_started_alike_are_refused(tmp_path: Path) -> No
         "        os.write(1, f'{team.rank} {error}\\n'.encode())\n"
     )
     process = torchrun(2, str(script), stdout=subprocess.PIPE, stderr=subprocess.PIPE)
-    printed, errors = process.communicate(timeout=60)
+    printed, errors = ended(process)
     assert sorted(printed.splitlines()) == ["0 not alike", "1 not alike"], errors
 
 
@@ -281,7 +289,7 @@ def test_a_model_that_changes_is_trained_together_or_an_error(
     recipe.write_text(to_toml(tiny_config(write_tiny_npz(tmp_path / "tiny.npz"), **values)))
     command = ("-m", "worstclass", "train", str(recipe), "--out", str(tmp_path / "run"), "--allow-code")
     process = torchrun(2, *command, stderr=subprocess.PIPE, stdout=subprocess.PIPE)
-    _, errors = process.communicate(timeout=60)
+    _, errors = ended(process)
     assert (process.returncode == 0) == (complaint is None), errors
     assert complaint is None or complaint in errors, errors
     assert len(open_run(tmp_path / "run").log) == epochs

@@ -28,26 +28,33 @@ def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return write_tiny_npz(tmp_path_factory.mktemp("faults") / "tiny.npz")
 
 
-def slow_training(recipe: str, out: Path) -> None:
-    """In a process of its own: a run that never ends."""
-    train_run(make_config(tomllib.loads(recipe)), out, on_step=lambda *_: time.sleep(0.5), checkpoint_minutes=0)
+def halted_training(recipe: str, out: Path) -> None:
+    """In a process of its own: a run that stands still once it has a checkpoint."""
+
+    def halt(epoch: int, step: int, steps: int) -> None:
+        if step == 2:
+            time.sleep(3600)
+
+    train_run(make_config(tomllib.loads(recipe)), out, on_step=halt, checkpoint_minutes=0)
 
 
 def test_a_second_process_is_refused_and_a_kill_lets_go(data: Path, tmp_path: Path) -> None:
     config = tiny_config(data, epochs=2)
     train_run(config, tmp_path / "whole")
-    process = FORKS.Process(target=slow_training, args=(to_toml(config), tmp_path / "run"))
+    process = FORKS.Process(target=halted_training, args=(to_toml(config), tmp_path / "run"))
     process.start()
-    deadline = time.monotonic() + 60
-    while not (tmp_path / "run" / LAST).is_file():
-        assert time.monotonic() < deadline
-        time.sleep(0.1)
-    with pytest.raises(UserError, match="holds a run already"):
-        train_run(config, tmp_path / "run")
-    with pytest.raises(UserError, match="in use"):
-        train_run(config, tmp_path / "run", resume=True)
-    process.kill()
-    process.join()
+    try:
+        deadline = time.monotonic() + 120
+        while not (tmp_path / "run" / LAST).is_file():
+            assert time.monotonic() < deadline
+            time.sleep(0.1)
+        with pytest.raises(UserError, match="holds a run already"):
+            train_run(config, tmp_path / "run")
+        with pytest.raises(UserError, match="in use"):
+            train_run(config, tmp_path / "run", resume=True)
+    finally:
+        process.kill()
+        process.join()
     train_run(config, tmp_path / "run", resume=True)
     for name in (LAST, SELECTED):
         assert (tmp_path / "run" / name).read_bytes() == (tmp_path / "whole" / name).read_bytes()

@@ -57,9 +57,7 @@ def fuzz(case: Callable[[random.Random], tuple[Any, Callable[[], None]]]) -> Non
 
     @settings(
         max_examples=100,
-        deadline=None,
         database=None,
-        derandomize=True,
         suppress_health_check=list(HealthCheck),
     )
     @given(seed=st.integers(0, 2**60))

@@ -121,13 +121,22 @@ def test_leaving_by_an_error_waits_for_the_disk(state: State, tmp_path: Path, mo
 
 
 def test_interrupted_again_it_still_waits(state: State, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    disk = Slow(monkeypatch)
-    for seconds in (0.1, 0.2):
-        threading.Timer(seconds, signal.raise_signal, (signal.SIGINT,)).start()
-    threading.Timer(0.6, disk.go.set).start()
+    """The second interrupt is a real one, and comes while it waits for the disk."""
+    disk, waits = Slow(monkeypatch), list[object]()
+
+    def interrupted(futures: Any) -> None:
+        waits.append(futures)
+        if len(waits) == 1:
+            threading.Timer(0.1, signal.pthread_kill, (threading.get_ident(), signal.SIGINT)).start()
+        else:
+            disk.go.set()
+        wait(futures)
+
+    monkeypatch.setattr(module, "wait", interrupted)
     with suppress(KeyboardInterrupt), Keeper(tmp_path, state, 0.0) as keeper:
         keeper.save_if_due()
-        time.sleep(30)
+        raise KeyboardInterrupt
+    assert len(waits) > 1
     assert disk.files == [LAST]
 
 

@@ -218,7 +218,7 @@ def test_hedge_does_not_overflow() -> None:
     assert hedge.weights.argmax() == 1
 
 
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=50)
 @given(
     costs=st.lists(st.lists(st.floats(0, 1), min_size=4, max_size=4), min_size=1, max_size=60),
     eta=st.floats(0.01, 0.5),

@@ -119,7 +119,7 @@ def one_thread() -> Iterator[None]:
 
 @needs_ray
 def test_a_lost_worker_is_replaced_and_its_run_goes_on(tmp_path: Path, one_thread: None) -> None:
-    write_sweep(tmp_path / "sweep.toml", 'methods = ["wat", "trades"]\nattacks = "natural,fgsm"', epochs=4)
+    write_sweep(tmp_path / "sweep.toml", 'methods = ["wat", "trades"]\nattacks = "natural,fgsm"', epochs=12)
     code, said = on_ray(tmp_path, lambda: kill_in_training(tmp_path / "out" / "wat-seed1"))
     assert code == 0, said
     assert said.startswith("2 of 2 jobs to do on a Ray cluster on this machine, a core each, 2 at once.\n")
@@ -136,7 +136,7 @@ def test_a_lost_worker_is_replaced_and_its_run_goes_on(tmp_path: Path, one_threa
 @needs_ray
 def test_jobs_that_fail_on_ray(tmp_path: Path, one_thread: None) -> None:
     """One blows up, one loses its worker and may not be retried: each is told, and what is left goes on without Ray."""
-    base = tiny_config(write_tiny_npz(tmp_path / "tiny.npz"), epochs=4)
+    base = tiny_config(write_tiny_npz(tmp_path / "tiny.npz"), epochs=12)
     for name, lr in (("bad", 1e30), ("lost", 0.1)):
         (tmp_path / f"{name}.toml").write_text(to_toml(base.model_copy(update={"lr": lr})))
     (tmp_path / "sweep.toml").write_text('recipes = ["bad.toml", "lost.toml"]\nretries = 0')

@@ -41,7 +41,7 @@ COSTS = st.tuples(st.integers(1, 30), st.integers(2, 6)).flatmap(
 )
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=300)
 @given(costs=COSTS, eta=st.floats(0.01, 3))
 def test_the_regret_of_hedge_is_bounded_whatever_the_costs(costs: Floats, eta: float) -> None:
     assert regret(costs, hedge_weights(costs, eta=eta)) <= regret_bound(costs, eta=eta) + 1e-9
@@ -59,7 +59,7 @@ def test_an_adversary_that_follows_the_weights_is_held_too() -> None:
     assert regret(np.tile([0.0, 1.0], (rounds, 1)), stubborn) > regret_bound(np.tile([0.0, 1.0], (rounds, 1)), eta=eta)
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=300)
 @given(costs=COSTS, eta=st.floats(0.005, 0.5))
 def test_theorem_1_is_true_where_it_applies(costs: Floats, eta: float) -> None:
     certificate = theorem1(costs, eta=eta)
@@ -107,7 +107,7 @@ def enumerated(losses: Floats) -> float:
     return float(np.mean([(losses @ np.array(s)).max() for s in itertools.product((-1.0, 1.0), repeat=size)]) / size)
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=30)
 @given(losses=arrays(np.float64, st.tuples(st.integers(1, 5), st.integers(1, 8)), elements=st.floats(0, 1)))
 def test_the_complexity_is_that_of_all_signs(losses: Floats) -> None:
     value, error = rademacher(losses, draws=2000)
@@ -149,7 +149,7 @@ def test_theorem_2_by_hand() -> None:
         theorem2([[1, 0, 1, 1]], labels, num_classes=3)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(seed=st.integers(0, 10**6), classes=st.integers(2, 4), dimension=st.integers(1, 6), eps=st.floats(0, 1))
 def test_the_robust_error_of_a_linear_model_is_that_of_the_corners(
     seed: int, classes: int, dimension: int, eps: float
