@@ -3,6 +3,7 @@
 import signal
 import threading
 import time
+from collections.abc import Iterator
 from concurrent.futures import wait
 from contextlib import suppress
 from pathlib import Path
@@ -120,6 +121,15 @@ def test_leaving_by_an_error_waits_for_the_disk(state: State, tmp_path: Path, mo
     assert disk.files == [LAST]
 
 
+@pytest.fixture
+def interruptible() -> Iterator[None]:
+    """As in a terminal: what a shell starts in the background ignores the signal."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
+
+
+@pytest.mark.usefixtures("interruptible")
 def test_interrupted_again_it_still_waits(state: State, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The second interrupt is a real one, and comes while it waits for the disk."""
     disk, waits = Slow(monkeypatch), list[object]()
