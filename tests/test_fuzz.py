@@ -55,11 +55,7 @@ def fuzz(case: Callable[[random.Random], tuple[Any, Callable[[], None]]]) -> Non
     seen: set[int] = set()
     outcomes = {"read": 0, "refused": 0}
 
-    @settings(
-        max_examples=100,
-        database=None,
-        suppress_health_check=list(HealthCheck),
-    )
+    @settings(max_examples=100, database=None, suppress_health_check=list(HealthCheck))
     @given(seed=st.integers(0, 2**60))
     def run(seed: int) -> None:
         for number in range(BATCH):

@@ -29,9 +29,11 @@ WIDEST_TABLE = 200  # characters; a reason why a run failed may be longer
 console = Console(quiet=follows())
 
 
-def say(text: RenderableType) -> None:
+def say(text: RenderableType, where: Console | None = None) -> None:
     """Print as it is: no colour guessing, no wrapping of long lines."""
-    console.print(visible(text) if isinstance(text, str) else text, highlight=False, soft_wrap=True, markup=False)
+    (where or console).print(
+        visible(text) if isinstance(text, str) else text, highlight=False, soft_wrap=True, markup=False
+    )
 
 
 def rule(title: str) -> None:

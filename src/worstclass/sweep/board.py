@@ -12,7 +12,7 @@ from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
-from worstclass.console import print_wide
+from worstclass.console import print_wide, say
 from worstclass.errors import UserError, visible
 from worstclass.keeper import LOG
 from worstclass.report.results import attack_title
@@ -116,7 +116,7 @@ class Board:
 
     def say(self, line: str) -> None:
         """Print a line where the board is; inside `ray_cluster` nothing else can."""
-        self._console.print(visible(line), highlight=False, soft_wrap=True, markup=False)
+        say(line, self._console)
 
     def finish(self, job: Job, failure: Failure | None) -> None:
         """Note the end of a job."""
