@@ -1,5 +1,6 @@
 """What the compiler makes of a model: one graph, for many runs, and found again by the next process."""
 
+import importlib
 import inspect
 import os
 import shutil
@@ -180,6 +181,18 @@ def test_the_compiler_remarks_on_a_model_only_if_asked_to(way: str, asked: str, 
     )
     assert done.stderr.count("Graph break from `Tensor.item()`") == said
     assert asked or said or not done.stderr
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")  # the compiler warns of its own imports
+def test_the_compiler_gives_no_advice_on_the_precision(monkeypatch: pytest.MonkeyPatch) -> None:
+    advise = importlib.import_module("torch._inductor.compile_fx")._warn_tf32_disabled.__wrapped__
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda: (9, 0))
+    with pytest.warns(UserWarning, match="TensorFloat32"):
+        advise()
+    monkeypatch.setattr(engine_module, "Captured", lambda *_: advise())
+    there: Any = SimpleNamespace(device=torch.device("cuda"))
+    Engine(fast=True).prepare(lambda _: None, [1], [], there)
 
 
 def test_a_capture_keeps_what_it_recorded(monkeypatch: pytest.MonkeyPatch) -> None:

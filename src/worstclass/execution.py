@@ -81,13 +81,16 @@ def measuring(enabled: bool) -> Iterator[None]:
 
 @contextmanager
 def quiet_compiler() -> Iterator[None]:
-    """Without the compiler's remarks on code that it leaves to Python, unless somebody has asked for its log."""
+    """Without the compiler's remarks on code that it leaves to Python, unless somebody has asked for its log; and
+    without its advice to compute in another precision than was asked for."""
     log = logging.getLogger("torch._dynamo.variables")
     before = log.level
     if log.getEffectiveLevel() == logging.WARNING:
         log.setLevel(logging.ERROR)
     try:
-        yield
+        with warnings.catch_warnings():
+            warnings.filterwarnings("ignore", "TensorFloat32 tensor cores")
+            yield
     finally:
         log.setLevel(before)
 
