@@ -26,11 +26,13 @@ ROWS = {
     "csl-seed1": "CSL",
     "trades-seed2": "TRADES (seed 2)",
     "wat-reference-seed2": "WAT (reference variant, seed 2)",
+    "wat-reference-seed3": "WAT (reference variant, seed 3)",
     "frl-rwrm-rate-0.05-seed1": "FRL-RWRM (`frl_margin_rate = 0.05`)",
 }
 CHANGED: dict[str, dict[str, Any]] = {
     "trades-seed2": {"seed": 2},
     "wat-reference-seed2": {"seed": 2},
+    "wat-reference-seed3": {"seed": 3},
     "frl-rwrm-rate-0.05-seed1": {"frl_margin_rate": 0.05},
 }  # of the recipe
 HEADINGS = {"results": "# Results", "further-runs": "## Further runs", "rounded-pixels": "## With rounded pixels"}
@@ -116,7 +118,7 @@ def test_the_table_of_differences() -> None:
     """In every column: each run of WAT minus each of the other methods, those minus TRADES's, FRL-RWRM minus FRL-RW,
     and the runs of one method."""
     runs = {
-        "wat": ("wat-seed1", "wat-reference-seed1", "wat-reference-seed2"),
+        "wat": ("wat-seed1", "wat-reference-seed1", "wat-reference-seed2", "wat-reference-seed3"),
         "trades": ("trades-seed1", "trades-seed2"),
         "csl": ("csl-seed1",),
         "frl-rw": ("frl-rw-seed1",),
