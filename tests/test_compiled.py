@@ -22,6 +22,7 @@ from worstclass.attacks import fused
 from worstclass.attacks.folding import fold
 from worstclass.bench.training import possible
 from worstclass.errors import UserError
+from worstclass.execution import allow_tf32
 from worstclass.models import SmallCNN, make_model
 from worstclass.models.normalization import Head
 from worstclass.objectives import Natural
@@ -188,11 +189,12 @@ def test_the_compiler_gives_no_advice_on_the_precision(monkeypatch: pytest.Monke
     advise = importlib.import_module("torch._inductor.compile_fx")._warn_tf32_disabled.__wrapped__
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     monkeypatch.setattr(torch.cuda, "get_device_capability", lambda: (9, 0))
-    with pytest.warns(UserWarning, match="TensorFloat32"):
-        advise()
     monkeypatch.setattr(engine_module, "Captured", lambda *_: advise())
     there: Any = SimpleNamespace(device=torch.device("cuda"))
-    Engine(fast=True).prepare(lambda _: None, [1], [], there)
+    with allow_tf32(False):
+        with pytest.warns(UserWarning, match="TensorFloat32"):
+            advise()
+        Engine(fast=True).prepare(lambda _: None, [1], [], there)
 
 
 def test_a_capture_keeps_what_it_recorded(monkeypatch: pytest.MonkeyPatch) -> None:

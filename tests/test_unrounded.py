@@ -108,6 +108,24 @@ def test_the_compiler_does_not_cancel_the_parts() -> None:
     assert torch.equal(torch.compile(in_two_parts)(x)[:, 3:6], low)
 
 
+def kl_reached(model: nn.Module, x: Tensor, *, bf16: bool) -> float:
+    """By the attack of TRADES, in float32."""
+    with torch.autocast("cpu", BF16, enabled=bf16):
+        y, seed = torch.zeros(len(x), dtype=torch.long), generator(0, "start")
+        x_adv = trades_attack(eps=8 / 255)(model, x, y, generator=seed)
+    logits, moved = (predict(model, images) for images in (x, x_adv))
+    return float(F.kl_div(moved.log_softmax(1), logits.softmax(1), reduction="batchmean"))
+
+
+def test_the_last_layer_keeps_the_attack_of_trades_strong() -> None:
+    """Next to an image, logits of bfloat16 are those of the image, and lead nowhere."""
+    x, model = pictures(200), small()
+    strict, kept = (kl_reached(model, x, bf16=bf16) for bf16 in (False, True))
+    assert abs(kept - strict) < 0.02 * strict
+    model.linear.__class__ = nn.Linear
+    assert kl_reached(model, x, bf16=True) < 0.7 * strict
+
+
 def felt(model: nn.Module, x: Tensor, *, bf16: bool) -> Tensor:
     """What rounding the images beforehand changes in the logits, on the average."""
     with torch.no_grad(), torch.autocast("cpu", BF16, enabled=bf16):

@@ -1,18 +1,22 @@
 """On a GPU: the fast engine computes what the eager one does. `pytest tests/gpu`; skipped without a GPU."""
 
 import gc
+import os
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from tiny import tiny_config, write_tiny_npz
+from tiny import assert_same_run, tiny_config, write_tiny_npz
 from worstclass.attacks import pgd, trades_attack
 from worstclass.attacks.fused import fused_conv
-from worstclass.config import Method, make_config
+from worstclass.config import Method, make_config, to_toml
 from worstclass.data import Images, to_float
 from worstclass.execution import no_waiting
 from worstclass.keeper import LAST, SELECTED
@@ -252,3 +256,21 @@ def test_a_deterministic_run_in_pieces_is_one_run(precision: Any, tmp_path: Path
     assert open_run(tmp_path / "pieces").about["engine"]["fast"]
     for name in (LAST, SELECTED):
         assert (tmp_path / "whole" / name).read_bytes() == (tmp_path / "pieces" / name).read_bytes(), name
+
+
+def test_two_processes_make_the_same_deterministic_run(tmp_path: Path) -> None:
+    """Of the network of the paper, in bfloat16; each compiles for itself."""
+    draw = np.random.default_rng(0)
+    arrays: dict[str, Any] = {
+        f"x_{part}": draw.integers(0, 256, (300, 32, 32, 3), dtype=np.uint8) for part in ("train", "test")
+    }
+    np.savez(tmp_path / "noise.npz", y_train=np.arange(300) % 10, y_test=np.arange(300) % 10, **arrays)
+    config = tiny_config(tmp_path / "noise.npz", epochs=2, model="resnet18", batch_size=64)
+    (tmp_path / "noise.toml").write_text(to_toml(config))
+    command = [sys.executable, "-m", "worstclass", "train", str(tmp_path / "noise.toml"), "--deterministic"]
+    for name in ("one", "other"):
+        caches = {f"{tool}_CACHE_DIR": str(tmp_path / f"{tool} of {name}") for tool in ("TORCHINDUCTOR", "TRITON")}
+        options = ["--engine", "fast", "--precision", "bf16", "--device", "cuda", "--out", str(tmp_path / name)]
+        subprocess.run(command + options, check=True, env=os.environ | caches)
+        assert open_run(tmp_path / name).about["engine"]["fast"]
+    assert_same_run(tmp_path / "one", tmp_path / "other")

@@ -5,9 +5,10 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+import torch.nn.functional as F
 from numpy.typing import NDArray
 
-from worstclass.attacks import APGD, FAB, Ensemble, Square, pgd
+from worstclass.attacks import APGD, FAB, Ensemble, Square, cw, pgd, trades_attack
 from worstclass.attacks.lanes import Hunt, Lanes
 from worstclass.attacks.view import Recorded, Strict, recorded, search_view
 from worstclass.data import Images, to_float
@@ -54,7 +55,7 @@ def trained(many: Images) -> tuple[torch.nn.Module, Images]:
         for part in torch.randperm(6400, generator=generator).split(128):
             optimizer.zero_grad()
             logits = model(to_float(many.x[part].cuda()))
-            torch.nn.functional.cross_entropy(logits, many.y[part].cuda()).backward()
+            F.cross_entropy(logits, many.y[part].cuda()).backward()
             optimizer.step()
     return model.eval().requires_grad_(False), images
 
@@ -71,10 +72,10 @@ def test_a_search_in_low_precision_finds_what_float32_finds(
     assert ((fast.predictions["aa"] != fast.labels) == (fast.broken_by["aa"] != "")).all()
 
 
-def assert_as_strong(held: dict[str, NDArray[np.bool_]]) -> None:
+def assert_as_strong(attack: str, held: dict[str, NDArray[np.bool_]]) -> None:
     """At most 0.3 points between two ways to search, by the images that hold: without an attack, and in each way."""
     (_, natural), (_, strict), (way, low) = held.items()
-    print(f"PGD-20: {strict.mean():.4f} in fp32, {low.mean():.4f} in {way}, of {natural.mean():.4f}; ", end="")
+    print(f"{attack}: {strict.mean():.4f} in fp32, {low.mean():.4f} in {way}, of {natural.mean():.4f}; ", end="")
     print(f"{(strict & ~low).sum()} and {(low & ~strict).sum()} images hold in one alone")
     assert 0.2 < strict.mean() < natural.mean() - 0.1
     assert abs(strict.mean() - low.mean()) <= 0.003
@@ -89,27 +90,54 @@ def test_pgd_in_low_precision_is_as_strong(
     strict, low = (evaluate(model, many, attack, precision=kind) for kind in ("fp32", precision))
     columns = {"natural": strict.predictions["natural"]}
     columns |= {"fp32": strict.predictions["pgd-20"], precision: low.predictions["pgd-20"]}
-    assert_as_strong({name: predicted == strict.labels for name, predicted in columns.items()})
+    assert_as_strong("PGD-20", {name: predicted == strict.labels for name, predicted in columns.items()})
 
 
+@pytest.mark.parametrize("name", ["PGD-20", "TRADES"])
 @pytest.mark.filterwarnings("default")  # the compiler warns of its own imports
-def test_the_attack_of_training_is_as_strong_in_bfloat16(trained: tuple[torch.nn.Module, Images], many: Images) -> None:
+def test_the_attack_of_training_is_as_strong_in_bfloat16(
+    name: str, trained: tuple[torch.nn.Module, Images], many: Images
+) -> None:
     """The model as the fast engine shows it to attacks, compiled; strict float32 is the judge."""
     model, _ = trained
-    judge, engine, attack = Strict(model), Engine(fast=True, precision="bf16"), pgd(20, eps=EPS)
+    attack = pgd(20, eps=EPS) if name == "PGD-20" else trades_attack(eps=EPS, step_size=EPS / 4)
+    judge, engine = Strict(model), Engine(fast=True, precision="bf16")
     _, view = engine.forwards(model, Natural(), to_float(many.x[:640].cuda()))
-    seen, held = view(), torch.zeros(3, len(many), dtype=torch.bool)
+    seen, held, kl = view(), torch.zeros(3, len(many), dtype=torch.bool), torch.zeros(3)
     assert isinstance(seen, OneGraph)
     for part in torch.arange(len(many)).split(640):
         x, y = to_float(many.x[part].cuda()).contiguous(memory_format=torch.channels_last), many.y[part].cuda()
         strict = attack(judge, x, y, generator=torch.Generator(DEVICE).manual_seed(1))
         with engine.context(DEVICE):
             low = attack(seen, x, y, generator=torch.Generator(DEVICE).manual_seed(1))
-        held[:, part] = torch.stack([judge(each).argmax(1) == y for each in (x, strict, low)]).cpu()
-    assert_as_strong(dict(zip(("natural", "fp32", "the fast engine's bf16"), held.numpy(), strict=True)))
+        logits = [judge(each) for each in (x, strict, low)]
+        held[:, part] = torch.stack([each.argmax(1) == y for each in logits]).cpu()
+        kl += torch.stack(
+            [F.kl_div(each.log_softmax(1), logits[0].softmax(1), reduction="sum") for each in logits]
+        ).cpu()
+    print(f"KL {kl[1] / len(many):.4f} in fp32, {kl[2] / len(many):.4f} in the fast engine's bf16")
+    assert abs(kl[1] - kl[2]) < 0.03 * kl[1]
+    assert_as_strong(name, dict(zip(("natural", "fp32", "the fast engine's bf16"), held.numpy(), strict=True)))
 
 
-def test_attacks_of_an_evaluation_are_captured(trained: tuple[torch.nn.Module, Images]) -> None:
+def test_attacks_of_an_evaluation_are_captured(
+    trained: tuple[torch.nn.Module, Images], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """PGD's and CW's: all their steps are replayed, whole batches of them."""
+    model, images = trained
+    replayed, forward = list[bool](), Recorded.forward
+
+    def watched(self: Recorded, x: torch.Tensor) -> torch.Tensor:
+        if torch.is_grad_enabled():
+            replayed.append(x.shape == self.shape)
+        return forward(self, x)
+
+    monkeypatch.setattr(Recorded, "forward", watched)
+    evaluate(model, images, {"pgd-20": pgd(20, eps=EPS), "cw": cw(eps=EPS)}, precision="bf16", batch_size=320)
+    assert replayed == [True] * 2 * (20 + cw(eps=EPS).steps)
+
+
+def test_what_is_captured_is_the_model(trained: tuple[torch.nn.Module, Images]) -> None:
     model, images = trained
     x = to_float(images.x.cuda())
     view = search_view(model, x, precision="bf16")
