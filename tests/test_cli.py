@@ -386,3 +386,17 @@ def test_evaluate_with_checks(tmp_path: Path, capsys: pytest.CaptureFixture[str]
         cli.app(["evaluate", str(folder), "--search", "bf16", "--device", "cpu"], standalone_mode=False)
     with pytest.raises(UserError, match="unknown search precision"):
         cli.app(["evaluate", str(folder), "--search", "fp8", "--device", "cpu"], standalone_mode=False)
+
+
+ENDING = """
+import atexit, gc, sys
+atexit.register(lambda: print(f"objects that are not looked at: {gc.get_freeze_count()}"))
+from worstclass.cli import main
+sys.argv = ["worstclass", "recipes"]
+main()
+"""
+
+
+def test_the_command_ends_without_a_look_at_all_objects() -> None:
+    done = subprocess.run([sys.executable, "-c", ENDING], capture_output=True, text=True, check=True)
+    assert int(done.stdout.rsplit(":", 1)[1]) > 100_000

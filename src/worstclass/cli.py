@@ -1,5 +1,7 @@
 """The command: train, sweep, evaluate, report, reproduce, certify, bench, recipes, demo."""
 
+import atexit
+import gc
 import os
 import sys
 from pathlib import Path
@@ -272,6 +274,7 @@ def demo(out: Annotated[Path, typer.Option(help="folder of the demo")] = Path("d
 
 def main() -> None:
     """Run the command; what the user can put right is one line on standard error and exit code 2."""
+    atexit.register(gc.freeze)  # at the end Python would look through all objects, for a second if it has compiled
     try:
         sys.exit(app(standalone_mode=False) or 0)
     except UserError as error:
