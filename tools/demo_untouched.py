@@ -32,6 +32,8 @@ def untouched() -> Images:
 
 def main() -> None:
     folders = sys.argv[1:] or ["demo/fashion-mini-trades", "demo/fashion-mini-wat"]
+    if len(folders) != 2:
+        sys.exit("usage: demo_untouched.py [TRADES WAT], the folders of two runs")
     runs = [open_run(Path(folder)) for folder in folders]
     images, names = untouched(), runs[0].class_names
     attacks = {"pgd-100": make_attack("pgd-100", eps=runs[0].config.eps)}
