@@ -1,6 +1,7 @@
 """Each check speaks up about the model it was made for, and keeps quiet about a sound one."""
 
 import copy
+import re
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -29,6 +30,7 @@ from odd_models import (
 )
 from oracles import unchanged
 from tiny import tiny_config, write_tiny_npz
+from worstclass import cli
 from worstclass.attacks import APGD, FAB, Ensemble, Square, autoattack, pgd
 from worstclass.checks import (
     Finding,
@@ -273,3 +275,20 @@ def test_attacks_that_print_alike_are_not_taken_for_one(run: Run) -> None:
     alone = evaluate(subject.model, subject.images, {"two": two}, must_harm=False)
     assert np.array_equal(both.predictions["two"], alone.predictions["two"])
     assert not np.array_equal(both.predictions["one"], both.predictions["two"])
+
+
+def test_the_command_prints_checks_and_a_verdict(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    folder = tmp_path / "run"
+    train_run(tiny_config(write_tiny_npz(tmp_path / "tiny.npz"), epochs=1), folder)
+    cli.app(
+        ["evaluate", str(folder), "--attacks", "pgd-2", "--checks", "--transfer", str(folder)], standalone_mode=False
+    )
+    printed = capsys.readouterr().out
+    assert "passed  evaluation-mode: every layer is in evaluation mode." in printed
+    assert re.search(r"^(T|Not t)rustworthy", printed, re.MULTILINE)
+    with pytest.raises(UserError, match="give --checks too"):
+        cli.app(["evaluate", str(folder), "--transfer", str(folder)], standalone_mode=False)
+    with pytest.raises(UserError, match="needs a GPU"):
+        cli.app(["evaluate", str(folder), "--search", "bf16", "--device", "cpu"], standalone_mode=False)
+    with pytest.raises(UserError, match="unknown search precision"):
+        cli.app(["evaluate", str(folder), "--search", "fp8", "--device", "cpu"], standalone_mode=False)

@@ -13,12 +13,10 @@ import numpy as np
 import pytest
 
 import worstclass
-from tiny import tiny_config, write_tiny_npz
 from worstclass import cli
 from worstclass.config import Config, Method, make_config, recipe_names, to_toml
 from worstclass.data import sources
 from worstclass.data.cifar import CIFAR10
-from worstclass.errors import UserError
 from worstclass.keeper import ABOUT, LAST, LOG, SELECTED
 from worstclass.runs import RECIPE, train_run
 
@@ -369,23 +367,6 @@ def test_refusals_in_a_process_of_their_own(
     before = contents(tmp_path)
     assert_refused(shell(*arguments.split(), cwd=tmp_path), fragment)
     assert contents(tmp_path) == before
-
-
-def test_evaluate_with_checks(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    folder = tmp_path / "run"
-    train_run(tiny_config(write_tiny_npz(tmp_path / "tiny.npz"), epochs=1), folder)
-    cli.app(
-        ["evaluate", str(folder), "--attacks", "pgd-2", "--checks", "--transfer", str(folder)], standalone_mode=False
-    )
-    printed = capsys.readouterr().out
-    assert "passed  evaluation-mode: every layer is in evaluation mode." in printed
-    assert re.search(r"^(T|Not t)rustworthy", printed, re.MULTILINE)
-    with pytest.raises(UserError, match="give --checks too"):
-        cli.app(["evaluate", str(folder), "--transfer", str(folder)], standalone_mode=False)
-    with pytest.raises(UserError, match="needs a GPU"):
-        cli.app(["evaluate", str(folder), "--search", "bf16", "--device", "cpu"], standalone_mode=False)
-    with pytest.raises(UserError, match="unknown search precision"):
-        cli.app(["evaluate", str(folder), "--search", "fp8", "--device", "cpu"], standalone_mode=False)
 
 
 ENDING = """

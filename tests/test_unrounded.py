@@ -16,7 +16,7 @@ from worstclass.attacks.view import search_view
 from worstclass.data import to_float
 from worstclass.models import SmallCNN, make_model
 from worstclass.models.normalization import Normalized
-from worstclass.objectives import Natural
+from worstclass.objectives import Natural, kl_divergence
 from worstclass.rng import generator
 from worstclass.train.engine import Engine, OneGraph, OutsideAutocast
 
@@ -114,7 +114,7 @@ def kl_reached(model: nn.Module, x: Tensor, *, bf16: bool) -> float:
         y, seed = torch.zeros(len(x), dtype=torch.long), generator(0, "start")
         x_adv = trades_attack(eps=8 / 255)(model, x, y, generator=seed)
     logits, moved = (predict(model, images) for images in (x, x_adv))
-    return float(F.kl_div(moved.log_softmax(1), logits.softmax(1), reduction="batchmean"))
+    return float(kl_divergence(logits, moved).mean())
 
 
 def test_the_last_layer_keeps_the_attack_of_trades_strong() -> None:
