@@ -121,8 +121,8 @@ def test_the_attack_of_training_is_as_strong_in_bfloat16(trained: tuple[torch.nn
 
 @pytest.mark.filterwarnings("default")
 def test_the_attack_of_trades_is_as_strong_in_bfloat16(trained: tuple[torch.nn.Module, Images], many: Images) -> None:
-    """By the KL it climbs. It starts where KL is least, and a little noise decides where it goes: other starts hold
-    others, a fifth of them and more, so the images that hold are counted against chance (McNemar's test)."""
+    """By the KL it climbs. It starts where KL is least, and a little noise decides where it goes: with another
+    start a fifth of the images and more end otherwise, so those that hold are counted against chance (McNemar)."""
     held, kl = against(trades_attack(eps=2 * EPS, step_size=EPS / 2), trained[0], many)
     natural, strict, low = held.values()
     one, other = (strict & ~low).sum(), (low & ~strict).sum()
