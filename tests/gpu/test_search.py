@@ -72,13 +72,13 @@ def test_a_search_in_low_precision_finds_what_float32_finds(
     assert ((fast.predictions["aa"] != fast.labels) == (fast.broken_by["aa"] != "")).all()
 
 
-def assert_as_strong(attack: str, held: dict[str, NDArray[np.bool_]]) -> None:
+def assert_as_strong(attack: str, held: dict[str, NDArray[np.bool_]], *, within: float = 0.003) -> None:
     """At most 0.3 points between two ways to search, by the images that hold: without an attack, and in each way."""
     (_, natural), (_, strict), (way, low) = held.items()
     print(f"{attack}: {strict.mean():.4f} in fp32, {low.mean():.4f} in {way}, of {natural.mean():.4f}; ", end="")
     print(f"{(strict & ~low).sum()} and {(low & ~strict).sum()} images hold in one alone")
     assert 0.2 < strict.mean() < natural.mean() - 0.1
-    assert abs(strict.mean() - low.mean()) <= 0.003
+    assert abs(strict.mean() - low.mean()) <= within
 
 
 @pytest.mark.parametrize("precision", ["tf32", "bf16"])
@@ -122,15 +122,12 @@ def test_the_attack_of_training_is_as_strong_in_bfloat16(trained: tuple[torch.nn
 @pytest.mark.filterwarnings("default")
 def test_the_attack_of_trades_is_as_strong_in_bfloat16(trained: tuple[torch.nn.Module, Images], many: Images) -> None:
     """By the KL it climbs. It starts where KL is least, and a little noise decides where it goes: with another
-    start a fifth of the images and more end otherwise, so those that hold are counted against chance (McNemar)."""
+    start a fifth of the images and more end otherwise. So those that hold are to differ by three standard errors at
+    most (McNemar's). The last layer is guarded in tests/test_unrounded.py: it matters where a network is flat."""
     held, kl = against(trades_attack(eps=2 * EPS, step_size=EPS / 2), trained[0], many)
-    natural, strict, low = held.values()
-    one, other = (strict & ~low).sum(), (low & ~strict).sum()
-    print(f"TRADES: {strict.mean():.4f} in fp32, {low.mean():.4f} in bf16, of {natural.mean():.4f}; ", end="")
-    print(f"{one} and {other} images hold in one alone")
-    assert 0.2 < strict.mean() < natural.mean() - 0.1
     assert abs(kl[1] - kl[2]) < 0.03 * kl[1]
-    assert abs(one - other) < 3 * (one + other) ** 0.5
+    _, strict, low = held.values()
+    assert_as_strong("TRADES", held, within=3 * (strict != low).sum() ** 0.5 / len(many))
 
 
 def test_attacks_of_an_evaluation_are_captured(
