@@ -158,7 +158,7 @@ def test_attacks_compile_to_the_same_images() -> None:
 
 
 def test_the_attack_in_bfloat16_takes_no_side() -> None:
-    """As on a CPU (tests/test_unrounded.py), through the convolutions that only a GPU has."""
+    """As on a CPU (tests/training/test_unrounded.py), through the convolutions that only a GPU has."""
     images = data(512)
     x = to_float(images.x).contiguous(memory_format=torch.channels_last)
     model = make_model("resnet18", num_classes=10, in_channels=3, seed=1).to(DEVICE).eval()

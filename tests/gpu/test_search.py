@@ -123,7 +123,7 @@ def test_the_attack_of_training_is_as_strong_in_bfloat16(trained: tuple[torch.nn
 def test_the_attack_of_trades_is_as_strong_in_bfloat16(trained: tuple[torch.nn.Module, Images], many: Images) -> None:
     """By the KL it climbs. It starts where KL is least, and a little noise decides where it goes: with another
     start a fifth of the images and more end otherwise. So those that hold are to differ by three standard errors at
-    most (McNemar's). The last layer is guarded in tests/test_unrounded.py: it matters where a network is flat."""
+    most (McNemar's). tests/training/test_unrounded.py guards the last layer: it matters where a network is flat."""
     held = held_against(trades_attack(eps=2 * EPS, step_size=EPS / 2), trained[0], many)
     _, strict, low = held.values()
     assert_as_strong("TRADES", held, within=3 * (strict != low).sum() ** 0.5 / len(many))

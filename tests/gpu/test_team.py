@@ -1,5 +1,5 @@
 """On one GPU: a team of one over NCCL takes the steps that a process alone takes, captured too. Several GPUs were not
-at hand; what several processes do is tested over gloo, in tests/test_distributed.py."""
+at hand; what several processes do is tested over gloo, in tests/training/test_distributed.py."""
 
 from collections.abc import Iterator
 from pathlib import Path

@@ -34,7 +34,7 @@ from worstclass.team import Team, follows, team_size
 from worstclass.train import fit, new_state
 from worstclass.train.checkpoint import load_tensors
 
-HERE = Path(__file__).parent
+HERE = Path(__file__).parents[1] / "support"
 METHODS = ["natural", "pgd-at", "trades", "fixed", "wat", "frl-rw", "frl-rwrm", "csl"]
 
 

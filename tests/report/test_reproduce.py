@@ -19,7 +19,7 @@ from worstclass.reproduce import FIGURES, FORMATS, TABLES, draw_figure, make_tab
 from worstclass.runs import train_run
 from worstclass.subjects import evaluate_subject, run_subject
 
-ROOT = Path(__file__).parent.parent
+ROOT = Path(__file__).parents[2]
 WAT = ROOT / "results" / "cifar10-resnet18-wat-seed1"
 
 

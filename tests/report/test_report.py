@@ -288,7 +288,7 @@ def test_a_class_without_images_is_no_reason_to_fail(folders: list[Path], tmp_pa
 
 
 def test_data_are_not_downloaded_for_pictures(tmp_path: Path) -> None:
-    wat = Path(__file__).parent.parent / "results" / "cifar10-resnet18-wat-seed1"
+    wat = Path(__file__).parents[2] / "results" / "cifar10-resnet18-wat-seed1"
     shutil.copytree(wat, tmp_path / "run")
     (tmp_path / "run" / "selected.safetensors").write_bytes(b"")
     (result,) = load_results([tmp_path / "run"])

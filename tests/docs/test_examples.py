@@ -13,7 +13,7 @@ import torch
 from worstclass import cli
 from worstclass.files import read_json
 
-EXAMPLES = Path(__file__).parents[1] / "examples"
+EXAMPLES = Path(__file__).parents[2] / "examples"
 THREE_LINES = [
     "hedge = worstclass.ClassHedge(num_classes=10, eta=0.1)",
     "loss = hedge.weigh(losses, y).mean()",

@@ -12,8 +12,8 @@ import numpy as np
 import pytest
 
 import hostile
+from cifar_files import FILES10, SMALL10, write_files
 from hostile import CLIMBING, one_line
-from test_cifar import FILES10, SMALL10, write_files
 from tiny import GREY, picture, tiny_config, write_tiny_npz
 from worstclass.config import make_config, read_recipe
 from worstclass.data import open_source

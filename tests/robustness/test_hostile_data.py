@@ -14,8 +14,8 @@ import numpy as np
 import pytest
 
 import hostile
+from cifar_files import FILES10, SMALL10, tree, write_files
 from hostile import CLIMBING, one_line
-from test_cifar import FILES10, SMALL10, tree, write_files
 from tiny import GREY, picture, write_tiny_npz
 from worstclass.data import open_source
 from worstclass.data.cifar import download_cifar, read_cifar_names

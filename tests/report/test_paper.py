@@ -8,7 +8,7 @@ import pytest
 from worstclass.config import recipe_names
 from worstclass.paper import Reported, recomputed_rho, reported
 
-EQUATIONS = (Path(__file__).parents[1] / "docs" / "equations.md").read_text()
+EQUATIONS = (Path(__file__).parents[2] / "docs" / "equations.md").read_text()
 
 
 def test_every_table_is_there() -> None:

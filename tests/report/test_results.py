@@ -15,7 +15,7 @@ from worstclass.report.tables import percent
 from worstclass.runs import open_run
 from worstclass.subjects import CARD, OUTCOMES, load_card
 
-ROOT = Path(__file__).parents[1] / "results"
+ROOT = Path(__file__).parents[2] / "results"
 FOLDERS = sorted(path.parent for path in ROOT.rglob(CARD))
 ROWS = {
     "trades-seed1": "TRADES",

@@ -21,8 +21,8 @@ from hypothesis import strategies as st
 from torch import nn
 
 import hostile
+from cifar_files import FILES10, SMALL10
 from mutate import any_value, harm_bytes, harm_value
-from test_cifar import FILES10, SMALL10
 from tiny import tiny_config, write_tiny_npz
 from worstclass.checks import load_findings
 from worstclass.config import Config, make_config, read_recipe, recipe_names, to_toml
@@ -100,7 +100,7 @@ def test_configurations() -> None:
 
 def test_recipes(folder: Path) -> None:
     shipped = [to_toml(make_config(read_recipe(name))).encode() for name in recipe_names()]
-    recipes = Path(__file__).parents[1] / "src" / "worstclass" / "recipes"
+    recipes = Path(__file__).parents[2] / "src" / "worstclass" / "recipes"
     shipped += [path.read_bytes() for path in recipes.glob("*.toml")]
     path = folder / "a.toml"
 

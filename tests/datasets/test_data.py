@@ -48,7 +48,7 @@ def test_fashion_mini_validation_is_the_last_hundred_of_a_class() -> None:
 
 @pytest.mark.skipif(not ORIGINALS.is_dir(), reason="the original Fashion-MNIST files are not installed")
 def test_fashion_mini_is_made_again_byte_for_byte(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    script = Path(__file__).parents[1] / "tools" / "make_fashion_mini.py"
+    script = Path(__file__).parents[2] / "tools" / "make_fashion_mini.py"
     spec = importlib.util.spec_from_file_location("make_fashion_mini", script)
     assert spec is not None
     assert spec.loader is not None

@@ -23,7 +23,7 @@ from worstclass.runs import RECIPE, open_run, train_run
 from worstclass.subjects import evaluate_subject, model_subject, run_subject
 from worstclass.train.checkpoint import load_tensors, save_tensors
 
-ROOT = Path(__file__).parents[1]
+ROOT = Path(__file__).parents[2]
 SOURCES = sorted([*(ROOT / "src").rglob("*.py"), *(ROOT / "tools").rglob("*.py"), *(ROOT / "examples").rglob("*.py")])
 FORBIDDEN = {"pickle", "cPickle", "_pickle", "dill", "cloudpickle", "joblib", "marshal", "shelve", "pickletools"}
 CALLS = {"eval", "exec", "compile", "__import__"}

@@ -25,7 +25,7 @@ from worstclass.subjects import CARD, evaluate_subject, run_subject
 from worstclass.sweep import RESULTS, Failure, Job, Setup, Sweep, board, expand, jobs, read_sweep
 from worstclass.sweep.results import summarize
 
-ROOT = Path(__file__).parents[1]
+ROOT = Path(__file__).parents[2]
 
 
 HEAD = 'methods = ["trades", "wat"]\nseeds = [1, 2]\neta = [0.5]\nattacks = "natural, fgsm"'

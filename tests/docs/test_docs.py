@@ -20,7 +20,7 @@ import worstclass
 from worstclass import cli, config, metrics
 from worstclass.team import ALONE
 
-ROOT = Path(__file__).parents[1]
+ROOT = Path(__file__).parents[2]
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md"))]
 API = (ROOT / "docs" / "api.md").read_text()
 README = (ROOT / "README.md").read_text()
