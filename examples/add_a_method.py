@@ -46,7 +46,7 @@ def main(epochs: int = 12, limit: int | None = None, sharpness: float = 1.0) -> 
         epochs=epochs,
         batch_size=128,
         lr=0.1,
-        lr_milestones=(9, 11),
+        lr_milestones=(0.75, 0.9),
         valid_attack=worstclass.PGD(eps=0.1, steps=20, step_size=0.025),
     )
     model = worstclass.make_model("small-cnn", num_classes=source.num_classes, in_channels=1, seed=plan.seed)

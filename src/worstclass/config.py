@@ -1,7 +1,9 @@
 """One validated, frozen configuration: a flat recipe (TOML), overridden by `key=value` settings."""
 
 import json
+import math
 import os
+import re
 import tomllib
 from collections.abc import Iterable, Mapping
 from importlib import resources
@@ -48,6 +50,13 @@ def refuse_bool(value: object) -> object:
     return value
 
 
+def _refuse_single(value: object) -> object:
+    """A list has brackets, even around a single number."""
+    if not isinstance(value, list | tuple):
+        raise ValueError(f"{shown(value)} is not a list such as [0.75, 0.9]")
+    return value
+
+
 Whole = Annotated[int, BeforeValidator(refuse_bool), Field(gt=-(2**128), lt=2**128)]
 Number = Annotated[float, BeforeValidator(parse_number), Field(allow_inf_nan=False)]
 Positive = Annotated[Number, Field(gt=0)]
@@ -70,8 +79,8 @@ class Config(BaseModel):
     epochs: Whole = Field(100, ge=1, description="epochs T")
     batch_size: Whole = Field(128, ge=1, description="images a step")
     lr: Positive = Field(0.1, description="learning rate lambda of SGD")
-    lr_milestones: tuple[Whole, ...] = Field(
-        (75, 90, 100), description="epochs from which the rate is multiplied again"
+    lr_milestones: Annotated[tuple[Positive, ...], BeforeValidator(_refuse_single)] = Field(
+        (0.75, 0.9, 1.0), description="shares of the epochs, in (0, 1], from which the rate is multiplied again"
     )
     lr_decay: Positive = Field(0.1, description="factor at each milestone")
     momentum: Annotated[Number, Field(ge=0, lt=1)] = Field(0.9, description="momentum of SGD")
@@ -86,7 +95,9 @@ class Config(BaseModel):
     )
     attack_steps: Whole = Field(10, ge=1, description="steps of the training attack")
     attack_step_size: Positive | None = Field(
-        None, description="step size of the training attack; left out, 0.007, and eps/4 for frl-rwrm"
+        None,
+        description="step size of the training attack; left out, 0.007 at eps 8/255 and in proportion, "
+        "and eps/4 for frl-rwrm",
     )
     beta: NotNegative = Field(6.0, description="weight beta of the KL term of TRADES")
     eta: Positive = Field(0.1, description="learning rate eta of Hedge (wat)")
@@ -115,12 +126,43 @@ class Config(BaseModel):
             raise ValueError("class_weights, focus_class and focus_weight belong to method 'fixed'")
         if self.method in ("natural", "pgd-at", "trades") and self.objective not in (None, self.method):
             raise ValueError(f"objective '{self.objective}' contradicts method '{self.method}'")
+        late = next((share for share in self.lr_milestones if share > 1), None)
+        if late is not None:
+            epoch, of = (late, self.epochs) if late <= self.epochs else (75, 100)
+            raise ValueError(
+                f"lr_milestones are shares of the epochs, in (0, 1], not {late:g}: "
+                f'epoch {epoch:g} of {of} is "{epoch:g}/{of}"'
+            )
+        reach = self.attack_steps * self.step_size
+        if self.base_objective != "natural" and reach < self.eps * (1 - 1e-9):  # 7 * 0.1 is not quite 0.7
+            needed = self.eps / self.attack_steps
+            digit = 10.0 ** (
+                math.floor(math.log10(needed)) - 2
+            )  # the third: rounded up, so that it can be taken as it is
+            raise ValueError(
+                f"attack_steps = {self.attack_steps} of attack_step_size = {self.step_size:.3g} reach {reach:.3g}, "
+                f"less than eps = {self.eps:.3g}: take more steps, or an attack_step_size "
+                f"of at least {math.ceil(needed / digit - 1e-6) * digit:.3g}"
+            )
         return self
+
+    @property
+    def base_objective(self) -> ObjectiveName:
+        """The base loss: the one given, or the method's own."""
+        if self.objective is not None:
+            return self.objective
+        return self.method if self.method == "natural" or self.method == "pgd-at" else "trades"
+
+    @property
+    def step_size(self) -> float:
+        """The step of the training attack; a radius that a strategy multiplies has its step multiplied too."""
+        if self.attack_step_size is not None:
+            return self.attack_step_size
+        return self.eps / 4 if self.method == "frl-rwrm" else 0.007 * (self.eps / (8 / 255))
 
     def make_objective(self) -> Objective:
         """The base objective of the method."""
-        name = self.objective or (self.method if self.method in ("natural", "pgd-at") else "trades")
-        step = self.attack_step_size or (self.eps / 4 if self.method == "frl-rwrm" else 0.007)
+        name, step = self.base_objective, self.step_size
         if name == "natural":
             return Natural()
         if name == "pgd-at":
@@ -213,7 +255,9 @@ def parse_settings(settings: Iterable[str]) -> dict[str, Any]:
         try:
             values[key.strip()] = tomllib.loads(f"value = {text}")["value"]
         except (ValueError, RecursionError):  # no TOML; or too many digits, or brackets
-            values[key.strip()] = text.strip()
+            word = text.strip()
+            bare = re.fullmatch(r"\[([^][\"']*)\]", word)  # a list of plain words, such as [2/3, 0.9]
+            values[key.strip()] = [part.strip() for part in bare[1].split(",")] if bare else word
     return values
 
 

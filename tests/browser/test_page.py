@@ -36,7 +36,7 @@ def folders(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
     """Two short runs on the data that ships with the package, evaluated under two attacks."""
     root = tmp_path_factory.mktemp("page")
     for method in ("trades", "wat"):
-        config = make_config(read_recipe(f"fashion-mini-{method}") | {"epochs": 2, "lr_milestones": [2]})
+        config = make_config(read_recipe(f"fashion-mini-{method}") | {"epochs": 2, "lr_milestones": [1]})
         run = train_run(config, root / method)
         evaluate_subject(run_subject(run), ["pgd-5", "cw-5"], root / method)
     return [root / "trades", root / "wat"]

@@ -83,7 +83,10 @@ def test_base_is_chosen_or_given(folders: list[Path]) -> None:
 
 def test_runs_of_one_method_are_told_apart_by_their_recipes(folders: list[Path], tmp_path: Path) -> None:
     recipe = (folders[0] / "recipe.toml").read_text()
-    other: dict[str, dict[str, Any]] = {"second": {"seed": 2}, "third": {"seed": 3, "lr_milestones": list(range(20))}}
+    other: dict[str, dict[str, Any]] = {
+        "second": {"seed": 2},
+        "third": {"seed": 3, "lr_milestones": [k / 20 for k in range(1, 21)]},
+    }
     for name, changes in other.items():
         shutil.copytree(folders[0], tmp_path / name)
         lines = [line for line in recipe.splitlines() if line.split(" =")[0] not in changes]
@@ -100,9 +103,9 @@ def test_runs_of_one_method_are_told_apart_by_their_recipes(folders: list[Path],
         "TRADES, seed 2 (second) 1",
         "TRADES, seed 2 (second) 2",
     ]
-    (second / "recipe.toml").write_text(recipe.replace("attack_step_size = 0.02\n", ""))
+    (second / "recipe.toml").write_text(recipe + 'objective = "trades"\n')
     apart = load_results([first, second])
-    assert [result.title for result in apart] == ["TRADES, attack_step_size 0.02", "TRADES, attack_step_size default"]
+    assert [result.title for result in apart] == ["TRADES, objective default", "TRADES, objective trades"]
 
 
 @pytest.mark.parametrize("title", ["{} " + "long" * 50, "FRL-RWRM, seed {}", "{}"])
@@ -178,7 +181,7 @@ def test_runs_with_other_attacks_or_radii(folders: list[Path], tmp_path: Path) -
     drawn = {path.stem for path in tmp_path.iterdir()}
     assert "classwise-natural" in drawn
     assert "classwise-cw-5" not in drawn
-    wider = train_run(tiny_config(data, epochs=1, eps=0.1), tmp_path / "wider")
+    wider = train_run(tiny_config(data, epochs=1, eps=0.1, attack_step_size=0.06), tmp_path / "wider")
     evaluate_subject(run_subject(wider), ["pgd-5"], wider.folder)
     with pytest.raises(UserError, match="another eps"):
         load_results([folders[0], wider.folder])

@@ -39,7 +39,7 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
         "wat-0.5": {"method": "wat", "eta": 0.5},
     }
     for name, settings in methods.items():
-        run = train_run(tiny_config(data, epochs=8, eps=0.02, lr_milestones=[7], **settings), root / name)
+        run = train_run(tiny_config(data, epochs=8, eps=0.02, lr_milestones=["7/8"], **settings), root / name)
         evaluate_subject(run_subject(run), ["pgd-20", "cw", "apgd-ce"], root / name)
         made[name] = root / name
     return made

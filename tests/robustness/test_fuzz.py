@@ -88,7 +88,7 @@ def test_configurations() -> None:
     def case(draw: random.Random) -> tuple[Any, Callable[[], None]]:
         values = {key: any_value(draw) for key in draw.sample(keys, draw.randint(1, 2))}
         if draw.random() < 0.2:
-            values = harm_value(draw, {**good, "lr_milestones": [75, 90]})
+            values = harm_value(draw, {**good, "lr_milestones": [0.75, "9/10"]})
         elif draw.random() < 0.1:
             values[draw.choice(["", "epoch", "Eps", "x" * 500])] = 1
         if draw.random() < 0.3:

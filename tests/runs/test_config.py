@@ -67,7 +67,7 @@ def test_the_papers_settings(name: str) -> None:
     config = shipped(name)
     assert config.eps == EPS
     assert (config.epochs, config.batch_size, config.lr, config.momentum) == (100, 128, 0.1, 0.9)
-    assert (config.weight_decay, config.lr_milestones, config.lr_decay) == (2e-4, (75, 90, 100), 0.1)
+    assert (config.weight_decay, config.lr_milestones, config.lr_decay) == (2e-4, (0.75, 0.9, 1.0), 0.1)
     assert (config.beta, config.attack_steps, config.attack_step_size) == (
         6.0,
         10,
@@ -90,6 +90,30 @@ def test_the_papers_settings(name: str) -> None:
     else:
         step = EPS / 4 if config.method == "frl-rwrm" else 0.007
         assert objective == Trades(beta=6.0, attack=trades_attack(eps=EPS, steps=10, step_size=step))
+
+
+@pytest.mark.parametrize("method", ["pgd-at", "trades", "wat", "frl-rwrm"])
+@pytest.mark.parametrize("eps", ["1/255", "8/255", 0.1, 0.3, 1])
+def test_the_training_attack_reaches_its_radius(method: str, eps: float | str) -> None:
+    """The default step grows with eps: with 0.007 at eps = 0.3 ten steps would reach 0.07."""
+    config = make_config({"method": method, "eps": eps})
+    attack = config.make_objective().attack  # type: ignore[attr-defined]
+    assert attack.steps * attack.step_size > 2 * config.eps
+    assert attack.step_size / config.eps == pytest.approx(1 / 4 if method == "frl-rwrm" else 0.007 / EPS)
+
+
+def test_steps_that_just_reach_the_radius() -> None:
+    for eps, steps, step in ((0.7, 7, 0.1), (0.3, 3, 0.1), (8 / 255, 4, 2 / 255), (1 / 3, 1, 1 / 3)):
+        make_config({"eps": eps, "attack_steps": steps, "attack_step_size": step})
+    make_config({"method": "natural", "attack_steps": 1})  # attacks nothing
+    make_config({"method": "wat", "objective": "natural", "attack_steps": 1})
+
+
+def test_milestones_of_fewer_epochs() -> None:
+    plan = make_config(read_recipe("cifar10-resnet18-wat") | parse_settings(["epochs=30"])).make_plan()
+    assert [plan.lr_at(epoch) for epoch in (22, 23, 27, 30)] == pytest.approx([0.1, 0.01, 0.001, 0.0001])
+    plan = make_config(parse_settings(["epochs=12", "lr_milestones=[2/3, 11/12]"])).make_plan()
+    assert [plan.lr_at(epoch) for epoch in (7, 8, 10, 11)] == pytest.approx([0.1, 0.01, 0.01, 0.001])
 
 
 def test_fixed_weights_of_figure_3() -> None:
@@ -127,6 +151,8 @@ def test_settings() -> None:
         "seed": 2,
     }
     assert parse_settings([]) == {}
+    assert parse_settings(["lr_milestones=[2/3, 0.9]"]) == {"lr_milestones": ["2/3", "0.9"]}
+    assert parse_settings(["lr_milestones=['2/3', 0.9]"]) == {"lr_milestones": ["2/3", 0.9]}
 
 
 @pytest.mark.parametrize("setting", ["epochs", "", "=3", "--epochs"])
@@ -149,7 +175,7 @@ values = st.fixed_dictionaries(
         "epochs": st.integers(1, 10**6),
         "batch_size": st.integers(1, 10**6),
         "lr": numbers,
-        "lr_milestones": st.lists(st.integers(1, 200)),
+        "lr_milestones": st.lists(shares | st.just(1) | st.just("2/3")),
         "momentum": st.just(0) | shares,
         "weight_decay": st.just(0.0) | numbers,
         "flip": st.booleans(),
@@ -220,7 +246,20 @@ MISTAKES: dict[str, tuple[dict[str, Any], list[str]]] = {
     "seed": ({"seed": -1}, ["seed = -1", "greater than or equal to 0"]),
     "valid_fraction": ({"valid_fraction": 1}, ["valid_fraction = 1", "less than 1"]),
     "flip": ({"flip": "perhaps"}, ["flip = 'perhaps'", "boolean"]),
-    "milestones": ({"lr_milestones": 75}, ["lr_milestones = 75", "tuple"]),
+    "milestones": ({"lr_milestones": 75}, ["lr_milestones: 75 is not a list such as [0.75, 0.9]"]),
+    "milestone in epochs": (
+        {"epochs": 30, "lr_milestones": [20, 25]},
+        ["lr_milestones are shares of the epochs, in (0, 1], not 20", 'epoch 20 of 30 is "20/30"'],
+    ),
+    "milestone beyond": ({"epochs": 30, "lr_milestones": [75]}, ["not 75", 'epoch 75 of 100 is "75/100"']),
+    "milestone 0": ({"lr_milestones": [0, 0.5]}, ["lr_milestones = 0", "greater than 0"]),
+    "milestone words": ({"lr_milestones": ["late"]}, ["lr_milestones: 'late' is not a number"]),
+    "short steps": (
+        {"eps": 0.3, "attack_step_size": 0.007},
+        ["attack_steps = 10 of attack_step_size = 0.007 reach 0.07, less than eps = 0.3", "at least 0.03"],
+    ),
+    "few steps": ({"attack_steps": 4}, ["reach 0.028, less than eps = 0.0314", "at least 0.00785."]),
+    "few steps of FRL": ({"method": "frl-rwrm", "attack_steps": 3}, ["reach 0.0235, less than eps = 0.0314"]),
     "fixed alone": ({"method": "fixed"}, ["'fixed' needs either class_weights, or focus_class and focus_weight"]),
     "fixed twice": (
         {"method": "fixed", "class_weights": [0.5, 0.5], "focus_class": 0, "focus_weight": 0.5},

@@ -299,7 +299,7 @@ def test_ctrl_c_says_how_to_go_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
 
 
 def job_of(folder: Path) -> Job:
-    return Job("run", folder, tiny_config(folder.parent / "tiny.npz", epochs=2, lr_milestones=[1]))
+    return Job("run", folder, tiny_config(folder.parent / "tiny.npz", epochs=2, lr_milestones=[0.5]))
 
 
 def test_a_row_follows_the_folder(tmp_path: Path) -> None:

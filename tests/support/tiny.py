@@ -40,8 +40,8 @@ def tiny_config(data: Path, **settings: object) -> Config:
         "crop_padding": 1,
         "eps": 0.05,
         "attack_steps": 2,
-        "attack_step_size": 0.02,
-        "lr_milestones": [3],
+        "attack_step_size": 0.03,
+        "lr_milestones": [1.0],
     }
     return make_config(values | settings)
 

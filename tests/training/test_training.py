@@ -7,6 +7,8 @@ from typing import Any
 import pytest
 import torch
 import torch.nn.functional as F
+from hypothesis import given
+from hypothesis import strategies as st
 from torch import nn
 
 from tiny import assert_same_run, tiny_config, write_tiny_npz
@@ -14,7 +16,7 @@ from worstclass import rng
 from worstclass.attacks import PGD, trades_attack
 from worstclass.config import Config, Method
 from worstclass.data import Augment, Images, epoch_order, open_source, split_validation, to_float
-from worstclass.errors import TrainingError
+from worstclass.errors import TrainingError, UserError
 from worstclass.keeper import LAST, SELECTED, Keeper
 from worstclass.models import SmallCNN, make_model
 from worstclass.objectives import Natural, Trades
@@ -52,7 +54,7 @@ def images(size: int = 60, num_classes: int = 3, seed: int = 0) -> Images:
 @pytest.mark.parametrize("method", METHODS)
 def test_every_method_trains(method: Method, data: Path, tmp_path: Path) -> None:
     settings = {"focus_class": 1, "focus_weight": 0.4} if method == "fixed" else {}
-    config = tiny_config(data, method=method, eps=0.01, epochs=6, lr_milestones=[6], **settings)
+    config = tiny_config(data, method=method, eps=0.01, epochs=6, lr_milestones=[1.0], **settings)
     run = train_run(config, tmp_path / "run")
     assert [line["epoch"] for line in run.log] == [1, 2, 3, 4, 5, 6]
     losses = [line["train"]["loss"] for line in run.log]
@@ -105,9 +107,40 @@ def test_a_step_is_trades_with_sgd(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_learning_rate_schedule() -> None:
-    schedule = plan(lr=0.1, lr_milestones=(75, 90, 100))
+    schedule = plan(epochs=100, lr=0.1, lr_milestones=(0.75, 0.9, 1.0))
     rates = [schedule.lr_at(epoch) for epoch in (1, 74, 75, 89, 90, 99, 100)]
     assert rates == pytest.approx([0.1, 0.1, 0.01, 0.01, 0.001, 0.001, 0.0001])
+
+
+@pytest.mark.parametrize(
+    ("epochs", "shares", "drops"),
+    [
+        (100, (0.75, 0.9, 1.0), [75, 90, 100]),
+        (30, (0.75, 0.9, 1.0), [23, 27, 30]),
+        (10, (0.7, 0.9), [7, 9]),
+        (12, (2 / 3, 11 / 12), [8, 11]),
+        (2, (0.75, 0.9), [2, 2]),
+        (1, (0.75, 0.9, 1.0), []),  # a trial of one epoch learns at the full rate
+    ],
+)
+def test_milestones_follow_the_number_of_epochs(epochs: int, shares: tuple[float, ...], drops: list[int]) -> None:
+    schedule = plan(epochs=epochs, lr=1.0, lr_decay=0.5, lr_milestones=shares)
+    wanted = [0.5 ** sum(epoch >= drop for drop in drops) for epoch in range(1, epochs + 1)]
+    assert [schedule.lr_at(epoch) for epoch in range(1, epochs + 1)] == wanted
+
+
+@given(epochs=st.integers(2, 500), data=st.data())
+def test_every_epoch_can_be_a_milestone(epochs: int, data: st.DataObject) -> None:
+    """However a share is rounded, m / epochs is epoch m."""
+    epoch = data.draw(st.integers(2, epochs))
+    schedule = plan(epochs=epochs, lr=1.0, lr_decay=0.5, lr_milestones=(epoch / epochs,))
+    assert (schedule.lr_at(epoch - 1), schedule.lr_at(epoch)) == (1.0, 0.5)
+
+
+@pytest.mark.parametrize("share", [75, 0, -0.5, float("nan")])
+def test_a_milestone_that_is_no_share(share: float) -> None:
+    with pytest.raises(UserError, match="shares of the epochs"):
+        plan(lr_milestones=(share,))
 
 
 def test_unbalanced_data_and_a_batch_without_a_class(tmp_path: Path) -> None:

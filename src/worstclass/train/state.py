@@ -7,6 +7,7 @@ from torch import Tensor
 
 from worstclass.attacks import PGD
 from worstclass.data import Augment
+from worstclass.errors import UserError
 from worstclass.types import Classifier, ClassStrategy
 
 VALID_BATCH = 500
@@ -14,22 +15,32 @@ VALID_BATCH = 500
 
 @dataclass(frozen=True, kw_only=True)
 class Plan:
-    """How long and how fast to train. `lr_milestones` are 1-based epochs from which the rate is divided."""
+    """How long and how fast to train.
+
+    `lr_milestones` are shares of the epochs, in (0, 1]: of 100 epochs, 0.75 multiplies the rate by `lr_decay` from the
+    75th on. The first epoch has the full rate, however few there are.
+    """
 
     epochs: int
     batch_size: int
     lr: float
     momentum: float = 0.9
     weight_decay: float = 2e-4
-    lr_milestones: tuple[int, ...] = ()
+    lr_milestones: tuple[float, ...] = ()
     lr_decay: float = 0.1
     augment: Augment = field(default_factory=Augment)
     valid_attack: PGD
     seed: int = 1
 
+    def __post_init__(self) -> None:
+        for share in self.lr_milestones:
+            if not 0 < share <= 1:
+                raise UserError(f"lr_milestones are shares of the epochs, in (0, 1], not {share:g}.")
+
     def lr_at(self, epoch: int) -> float:
         """The learning rate of a 1-based epoch."""
-        return self.lr * self.lr_decay ** sum(epoch >= milestone for milestone in self.lr_milestones)
+        done = epoch / self.epochs * (1 + 1e-9) if epoch > 1 else 0.0  # 7 / 10 is not quite 0.7
+        return self.lr * self.lr_decay ** sum(done >= share for share in self.lr_milestones)
 
     def batch_size_for(self, size: int) -> int:
         """The batch size on a data set that may be smaller than a batch."""
