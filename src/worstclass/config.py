@@ -224,7 +224,7 @@ def read_recipe(recipe: str) -> dict[str, Any]:
     if os.path.isfile(recipe):  # False, not an error, for a name longer than a file's may be
         text = read_text(Path(recipe), MAX_RECIPE)
     elif recipe in recipe_names():
-        text = (resources.files("worstclass") / "recipes" / f"{recipe}.toml").read_text()
+        text = (resources.files("worstclass") / "recipes" / f"{recipe}.toml").read_text("utf-8")
     elif recipe.endswith(".toml") or "/" in recipe:
         raise UserError(f"no recipe at {recipe}.")
     else:
@@ -241,7 +241,7 @@ def parse_toml(text: str, where: object) -> dict[str, Any]:
 
 def recipe_comment(name: str) -> str:
     """The first line of a shipped recipe: what it is."""
-    text = (resources.files("worstclass") / "recipes" / f"{name}.toml").read_text()
+    text = (resources.files("worstclass") / "recipes" / f"{name}.toml").read_text("utf-8")
     return text.splitlines()[0].removeprefix("# ")
 
 

@@ -1,16 +1,18 @@
 """Files that are whole or absent, whatever happens while they are written; and readers that trust no file."""
 
 import contextlib
-import fcntl
+import errno
+import importlib
 import io
 import json
 import math
 import os
+import warnings
 import zipfile
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from types import TracebackType
-from typing import Any
+from typing import IO, Any
 
 import numpy as np
 
@@ -18,6 +20,7 @@ from worstclass.errors import UserError, reason
 
 MAX_TEXT = 32 * 2**20  # bytes; as Python's objects it may become thirty times as much
 MAX_RATIO, SMALL_ARCHIVE = 100, 64 * 2**20  # images pack 1:2 to 1:20; a bomb packs 1:1000
+TAKEN = (errno.EWOULDBLOCK, errno.EACCES, errno.EDEADLK)  # a lock that another process holds; the last two: Windows
 PLAIN = "biufUS"  # kinds of arrays: booleans, numbers and text
 
 
@@ -48,19 +51,47 @@ def keep_previous(path: Path, previous: Path) -> None:
     if path.is_file():
         partial = previous.with_name(f".{previous.name}.partial")
         partial.unlink(missing_ok=True)
-        os.link(path, partial)
-        os.replace(partial, previous)
+        try:
+            os.link(path, partial)
+        except (OSError, AttributeError):  # no hard links: exFAT, many network shares
+            write_atomic(previous, path.read_bytes())
+        else:
+            os.replace(partial, previous)
 
 
 @contextlib.contextmanager
 def locked(folder: Path, what: str) -> Iterator[None]:
-    """Hold a folder for one purpose; a second process that wants it is refused. A kill lets go of it."""
-    with (folder / f".{what}.lock").open("wb") as file:
+    """Hold a folder for one purpose; a second process that wants it is refused. A kill lets go of it.
+
+    Where the file system has no locks a warning says so, and nobody is refused.
+    """
+    with (folder / f".{what}.lock").open("ab") as file:
         try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            raise UserError(f"{folder} is in use: another process is at it ({what}).") from None
+            _lock(file)
+        except OSError as error:
+            if error.errno in TAKEN:
+                raise UserError(f"{folder} is in use: another process is at it ({what}).") from None
+            warnings.warn(f"{folder} cannot be locked ({reason(error)}): start no second process there.", stacklevel=3)
         yield
+
+
+def _lock(file: IO[bytes]) -> None:
+    """Lock an open file until it is closed, or raise OSError: as Unix does it, or else as Windows does."""
+    if fcntl := _system_module("fcntl"):
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    elif msvcrt := _system_module("msvcrt"):
+        file.seek(0)
+        msvcrt.locking(file.fileno(), msvcrt.LK_NBLCK, 1)
+    else:
+        raise OSError(errno.ENOSYS, os.strerror(errno.ENOSYS))
+
+
+def _system_module(name: str) -> Any | None:
+    """A module that only some systems have."""
+    try:
+        return importlib.import_module(name)
+    except ImportError:
+        return None
 
 
 def write_json(path: Path, value: Any) -> None:
@@ -150,8 +181,16 @@ def _check_header(stream: Any, size: int) -> None:
         raise ValueError("Objects and records are refused" if dtype.hasobject else f"{dtype} is refused")
     if min(shape, default=1) < 0 or math.prod(shape) * dtype.itemsize != size - stream.tell() or not dtype.itemsize:
         raise ValueError(f"{size} bytes are not an array of {shape} {dtype}")
-    if size > os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"):
+    if size > memory():
         raise ValueError(f"{size} bytes are more than the memory of this machine")
+
+
+def memory() -> float:
+    """The bytes of this machine's memory; without bound where the system does not say, as on Windows."""
+    try:
+        return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    except (AttributeError, ValueError, OSError):
+        return math.inf
 
 
 def write_npz(path: Path, arrays: Mapping[str, np.ndarray[Any, Any]]) -> None:

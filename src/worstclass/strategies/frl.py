@@ -1,5 +1,6 @@
 """FRL (Xu et al. 2021), fair robust learning: re-weight, and re-weight with re-margin."""
 
+import math
 from typing import Any, Literal
 
 import torch
@@ -9,6 +10,7 @@ from worstclass.stats import ClassStats
 from worstclass.types import ClassWeights
 
 MARGIN_RANGE = (0.98, 3.0)
+MULTIPLIER_RANGE = (math.log(MARGIN_RANGE[0]) / 2, math.log(MARGIN_RANGE[1]) / 2)
 
 
 class FRL:
@@ -17,7 +19,8 @@ class FRL:
     With e_k the clean error and b_k = clean accuracy - robust accuracy on validation:
     g0_k = e_k - mean(e) - tau, g1_k = b_k - mean(b) - tau; l0 <- P(l0 + rate * g0),
     l1 <- P(l1 + 2 * rate * g1); the weights are 1/K + l_k - mean(l). With `margin_rate` (re-margin),
-    l2 <- l2 + margin_rate * g1 and the radius of class k is eps * clamp(exp(2 * l2_k), 0.98, 3).
+    l2 <- l2 + margin_rate * g1 and the radius of class k is eps * exp(2 * l2_k). l2 is clamped so that this factor is
+    in [0.98, 3]: left to run on, it would need as many epochs to come back as it took to get there.
     """
 
     source: Literal["train", "valid"] = "valid"
@@ -35,7 +38,7 @@ class FRL:
         boundary_gap = boundary - boundary.mean() - self.tau
         self.multipliers[0] = project(self.multipliers[0] + self.rate * natural_gap)
         self.multipliers[1] = project(self.multipliers[1] + 2 * self.rate * boundary_gap)
-        self.multipliers[2] += self.margin_rate * boundary_gap
+        self.multipliers[2] = (self.multipliers[2] + self.margin_rate * boundary_gap).clamp(*MULTIPLIER_RANGE)
         self._write()
 
     def state_dict(self) -> dict[str, Any]:
@@ -50,7 +53,7 @@ class FRL:
         self.weights.set(
             natural=1 / len(natural) + natural - natural.mean(),
             robust=1 / len(robust) + robust - robust.mean(),
-            margin=(2 * margin).exp().clamp(*MARGIN_RANGE),
+            margin=(2 * margin).exp().clamp(*MARGIN_RANGE),  # again: exp(log(3)) is not quite 3
         )
 
 

@@ -44,7 +44,8 @@ def load_tensors(path: Path, *, ours: bool = True) -> tuple[dict[str, Tensor], d
         if path.exists() and not path.is_file():
             raise UserError(f"{path} is not a file.")
         with safe_open(path, framework="pt") as file:
-            tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 (not a dict)
+            # copies: a mapped file cannot be replaced on Windows, and what replaces it elsewhere would show through
+            tensors = {name: file.get_tensor(name).clone() for name in file.keys()}  # noqa: SIM118 (not a dict)
             metadata = file.metadata() or {}
     if not ours:
         return tensors, {}
