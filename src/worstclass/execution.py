@@ -6,7 +6,7 @@ import warnings
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from contextvars import ContextVar
-from typing import Any, Literal, ParamSpec, TypeVar
+from typing import Any, Literal, ParamSpec, TypeVar, cast
 
 import torch
 
@@ -43,40 +43,46 @@ def compiling(enabled: bool = True) -> Iterator[None]:
 
 
 @contextmanager
-def allow_tf32(allowed: bool) -> Iterator[None]:
-    """Matrix products of a GPU in TF32, or in strict float32; afterwards as it was."""
-    before = [getattr(part, name) for part, name, _ in _switches(allowed)]
-    set_tf32(allowed)
+def setting(owner: Any, name: str, value: Any) -> Iterator[None]:
+    """A setting of torch's with another value; afterwards as it was. `cudnn.benchmark` lets cuDNN choose convolutions
+    by measuring them, once for each shape."""
+    before = getattr(owner, name)
+    setattr(owner, name, value)
     try:
         yield
     finally:
-        for (part, name, _), value in zip(_switches(allowed), before, strict=True):
-            setattr(part, name, value)
-
-
-def set_tf32(allowed: bool) -> None:
-    """The same, for good."""
-    for part, name, value in _switches(allowed):
-        setattr(part, name, value)
-
-
-def _switches(allowed: bool) -> list[tuple[Any, str, Any]]:
-    """What to set, and to what."""
-    cudnn: Any = torch.backends.cudnn
-    if hasattr(torch.backends.cuda.matmul, "fp32_precision"):
-        value = "tf32" if allowed else "ieee"
-        return [(part, "fp32_precision", value) for part in (torch.backends.cuda.matmul, cudnn.conv, cudnn.rnn)]
-    return [(part, "allow_tf32", allowed) for part in (torch.backends.cuda.matmul, cudnn)]  # torch before 2.9
+        setattr(owner, name, before)
 
 
 @contextmanager
-def measuring(enabled: bool) -> Iterator[None]:
-    """Let cuDNN choose convolutions by measuring them, once for each shape; afterwards as it was."""
-    before, torch.backends.cudnn.benchmark = torch.backends.cudnn.benchmark, enabled
+def allow_tf32(allowed: bool) -> Iterator[None]:
+    """Matrix products of a GPU in TF32, or in strict float32; afterwards as it was.
+
+    From 2.9 on torch has these switches twice, and reading an old one raises where a new one contradicts it. The old
+    ones, which are set here, set the new ones too: whoever looks can read both.
+    """
+    matmul, cudnn, cpu = (
+        cast(Any, part) for part in (torch.backends.cuda.matmul, torch.backends.cudnn, torch.backends.mkldnn)
+    )
+    parts = [matmul, *(getattr(*one, None) for one in ((cudnn, "conv"), (cudnn, "rnn"), (cpu, "matmul")))]
+    news = [(part, part.fp32_precision) for part in parts if hasattr(part, "fp32_precision")]
+    olds = _readable(torch.get_float32_matmul_precision), _readable(lambda: bool(cudnn.allow_tf32))
+    matmul.allow_tf32 = cudnn.allow_tf32 = allowed
     try:
         yield
-    finally:
-        torch.backends.cudnn.benchmark = before
+    finally:  # one that could not be read was the opposite of the new one
+        torch.set_float32_matmul_precision(olds[0] or ("highest" if news[0][1] == "tf32" else "high"))
+        cudnn.allow_tf32 = news[1][1] != "tf32" if olds[1] is None else olds[1]
+        for part, value in news:
+            part.fp32_precision = value
+
+
+def _readable(read: Callable[[], R]) -> R | None:
+    """What a switch says, unless reading it raises."""
+    try:
+        return read()
+    except RuntimeError:
+        return None
 
 
 @contextmanager

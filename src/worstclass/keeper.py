@@ -14,7 +14,7 @@ from worstclass.errors import TrainingError, UserError
 from worstclass.files import keep_previous, read_json, read_text, write_atomic
 from worstclass.records import RunRecord, check_record
 from worstclass.train import State
-from worstclass.train.checkpoint import load_state, load_tensors, save_tensors, section, take_state, to_host
+from worstclass.train.checkpoint import load_state, load_tensors, save_tensors, section, take_state, weights_of
 
 ABOUT, LOG = "run.json", "log.jsonl"
 MAX_LOG = 2**28  # bytes: a thousand classes for a thousand epochs
@@ -65,7 +65,7 @@ class Keeper:
         if self._best is not None and score <= self._best["score"]:
             return False
         self._best = {"epoch": epoch, "score": score}
-        self._weights = to_host(self._state.model.state_dict())
+        self._weights = weights_of(self._state.model)
         return True
 
     def save_if_due(self, *, at_once: bool = False) -> None:

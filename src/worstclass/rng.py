@@ -2,7 +2,8 @@
 
 import copy
 import zlib
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 
 import numpy as np
@@ -19,6 +20,22 @@ def derive_seed(seed: int, stream: str, *indices: int) -> int:
 def generator(seed: int, stream: str, *indices: int, device: torch.device | str = "cpu") -> torch.Generator:
     """A fresh generator for one named stream."""
     return torch.Generator(device).manual_seed(derive_seed(seed, stream, *indices))
+
+
+@contextmanager
+def global_generators(*devices: torch.device) -> Iterator[Callable[[int], None]]:
+    """A function that seeds the global generators of the CPU and of these GPUs, the only ones that initialisers and
+    dropout know; afterwards they are as they were. `torch.manual_seed` would seed every GPU's, for good."""
+    gpus = [device for device in devices if device.type == "cuda"]
+
+    def set_seed(seed: int) -> None:
+        torch.default_generator.manual_seed(seed)
+        for gpu in gpus:
+            index = torch.cuda.current_device() if gpu.index is None else gpu.index
+            torch.cuda.default_generators[index].manual_seed(seed)
+
+    with torch.random.fork_rng(gpus):  # type: ignore[arg-type,unused-ignore]  # torch's stub knows no devices
+        yield set_seed
 
 
 class PerSample:

@@ -17,7 +17,6 @@ from worstclass.keeper import LAST, PREVIOUS
 from worstclass.runs import train_run
 from worstclass.train.checkpoint import load_tensors
 
-
 LOCKS_ELSEWHERE = """
 import errno, fcntl as unix, os, pathlib, sys, types, warnings
 sys.modules["fcntl"] = sys.modules["msvcrt"] = None

@@ -28,7 +28,7 @@ from worstclass.models.normalization import Head
 from worstclass.objectives import Natural
 from worstclass.options import pick_engine
 from worstclass.train import engine as engine_module
-from worstclass.train.engine import OPERATIONS, Captured, Engine, OneGraph, keep_traces, set_determinism
+from worstclass.train.engine import OPERATIONS, Captured, Engine, OneGraph, keep_traces
 
 needs_compiler = pytest.mark.skipif(shutil.which("g++") is None, reason="needs a compiler")
 
@@ -61,12 +61,12 @@ def test_a_compiled_model_is_one_graph_with_and_without_gradients() -> None:
 @pytest.mark.filterwarnings("default")
 def test_one_process_compiles_for_many_runs() -> None:
     """By itself torch compiles eight versions of a function and goes on without, which a whole graph may not."""
-    Engine(fast=True).set_up(torch.device("cpu"))
     x = pictures(6)
-    for seed in range(10):
-        folded = fold(make_model("small-cnn", num_classes=3, in_channels=1, seed=seed).eval(), x)
-        assert folded is not None
-        torch.compile(folded, backend="eager", fullgraph=True, dynamic=False)(x)
+    with Engine(fast=True).settings(x.device):
+        for seed in range(10):
+            folded = fold(make_model("small-cnn", num_classes=3, in_channels=1, seed=seed).eval(), x)
+            assert folded is not None
+            torch.compile(folded, backend="eager", fullgraph=True, dynamic=False)(x)
 
 
 class Small(nn.Module):
@@ -224,19 +224,5 @@ def test_before_torch_2_10_the_eager_engine_alone_is_deterministic(monkeypatch: 
     assert pick_engine(None, None, gpu, ours=True, deterministic=True) == Engine(precision="tf32", deterministic=True)
     with pytest.raises(UserError, match="--engine eager"):
         pick_engine("fast", None, gpu, ours=True, deterministic=True)
-    with pytest.raises(UserError, match="--engine eager"):
-        Engine(fast=True, deterministic=True).set_up(torch.device("cpu"))
-
-
-def test_determinism_is_set_and_put_back() -> None:
-    import torch._inductor.config as compiler
-
-    def state() -> tuple[bool, ...]:
-        settings = torch.are_deterministic_algorithms_enabled(), torch.backends.cudnn.deterministic
-        return (*settings, getattr(compiler, "deterministic", settings[0]))
-
-    set_determinism(True)
-    during = state()
-    set_determinism(False)
-    assert during == (True,) * 3
-    assert state() == (False,) * 3
+    with pytest.raises(UserError, match="--engine eager"), Engine(fast=True, deterministic=True).settings(gpu):
+        pass

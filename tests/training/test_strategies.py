@@ -172,12 +172,34 @@ def test_frl(margin_rate: float) -> None:
         before = l1 + 1.0 * (b - b.mean() - 0.01)
         projected |= bool(np.maximum(before, 0).sum() > 0.5)
         l1 = project(before)
-        l2 = l2 + margin_rate * (b - b.mean() - 0.01)
+        l2 = np.clip(l2 + margin_rate * (b - b.mean() - 0.01), np.log(0.98) / 2, np.log(3) / 2)
         assert np.allclose(strategy.weights.natural, 1 / K + l0 - l0.sum() / K, atol=1e-6)
         assert np.allclose(strategy.weights.robust, 1 / K + l1 - l1.sum() / K, atol=1e-6)
         assert np.allclose(strategy.weights.margin, np.clip(np.exp(2 * l2), 0.98, 3), atol=1e-6)
     assert strategy.weights.normalized
     assert projected
+
+
+@pytest.mark.parametrize("ahead", [True, False])
+def test_a_radius_leaves_its_bound_at_once(ahead: bool) -> None:
+    """However long it was there: what is beyond the bound is not kept."""
+
+    def stats(gap: float) -> ClassStats:
+        """Of two classes, one with that much more boundary error than the other."""
+        y, table = torch.arange(2).repeat_interleave(100), ClassStats(2)
+        held = torch.arange(100).repeat(2) < torch.where(y == 0, 50 - 100 * gap, 50)
+        zeros, ones = torch.zeros(200), torch.ones(200)
+        table.add(y, natural_loss=zeros, robust_loss=zeros, natural_correct=ones, robust_correct=held)
+        return table
+
+    sign = 1 if ahead else -1
+    strategy = FRL(2, tau=0.0, rate=0.05, margin_rate=1.0)
+    for _ in range(50):
+        strategy.update(stats(sign * 0.4))
+    bound = 3.0 if ahead else 0.98
+    assert float(strategy.weights.margin[0]) == pytest.approx(bound)
+    strategy.update(stats(-sign * 0.02))
+    assert float(strategy.weights.margin[0]) == pytest.approx(bound * np.exp(-sign * 0.02))
 
 
 def test_csl() -> None:

@@ -2,7 +2,7 @@
 
 import functools
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import pytest
 import torch
@@ -20,12 +20,13 @@ from worstclass.errors import TrainingError, UserError
 from worstclass.keeper import LAST, SELECTED, Keeper
 from worstclass.models import SmallCNN, make_model
 from worstclass.objectives import Natural, Trades
-from worstclass.runs import open_run, selection_score, train_run
+from worstclass.runs import describe, open_run, selection_score, train_run
 from worstclass.stats import ClassStats
 from worstclass.strategies import WAT, uniform
 from worstclass.train import Plan, fit, new_state
-from worstclass.train.checkpoint import load_tensors
+from worstclass.train.checkpoint import load_state, load_tensors, save_state
 from worstclass.train.engine import Engine
+from worstclass.types import ClassWeights
 
 METHODS: tuple[Method, ...] = ("natural", "pgd-at", "trades", "fixed", "wat", "frl-rw", "frl-rwrm", "csl")
 
@@ -135,6 +136,74 @@ def test_every_epoch_can_be_a_milestone(epochs: int, data: st.DataObject) -> Non
     epoch = data.draw(st.integers(2, epochs))
     schedule = plan(epochs=epochs, lr=1.0, lr_decay=0.5, lr_milestones=(epoch / epochs,))
     assert (schedule.lr_at(epoch - 1), schedule.lr_at(epoch)) == (1.0, 0.5)
+
+
+class Counting:
+    """A strategy whose state is plain numbers, and a tensor."""
+
+    source: Literal["train", "valid"] = "valid"
+
+    def __init__(self, **state: Any) -> None:
+        self.weights = ClassWeights.uniform(3)
+        self.state = {"rounds": 0, "rate": 0.5, "begun": False, "sum": torch.zeros(3)} | state
+
+    def update(self, stats: ClassStats) -> None:
+        self.state["rounds"] += 1
+        self.state["rate"] *= 0.1
+        self.state |= {"begun": True, "sum": self.state["sum"] + stats.mean("robust_correct").cpu()}
+
+    def state_dict(self) -> dict[str, Any]:
+        return self.state
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self.state = state
+
+
+def test_plain_numbers_in_a_state_are_kept(tmp_path: Path) -> None:
+    strategy, objective = Counting(), Natural()
+    state = new_state(SmallCNN(3, 1), strategy, plan(epochs=2))
+    records = list(fit(state, images(), images(), objective, plan(epochs=2)))
+    assert [record.strategy_before["rounds"].item() for record in records] == [0, 1]
+    assert [describe(record)["strategy"]["begun"] for record in records] == [False, True]
+    save_state(tmp_path / "state.safetensors", state, {})
+    again = new_state(SmallCNN(3, 1), Counting(), plan(epochs=2))
+    load_state(tmp_path / "state.safetensors", again)
+    read = again.strategy.state_dict()
+    assert {key: type(value) for key, value in read.items()} == {
+        "rounds": int,
+        "rate": float,
+        "begun": bool,
+        "sum": torch.Tensor,
+    }
+    assert (read["rounds"], read["rate"], read["begun"]) == (2, strategy.state["rate"], True)
+    assert torch.equal(read["sum"], strategy.state["sum"])
+
+
+@pytest.mark.parametrize("value", [[1, 2], "text", None, 2**63, {"a": 1}, torch.Generator()])
+def test_what_no_checkpoint_can_hold_is_told_before_training(value: Any) -> None:
+    with pytest.raises(UserError, match=r"Counting\.state_dict\(\)\['rounds'\] .* tensors and plain numbers"):
+        new_state(SmallCNN(3, 1), Counting(rounds=value), plan())
+
+
+class WithExtra(SmallCNN):
+    """A network that keeps a number beside its weights."""
+
+    steps = 0
+
+    def get_extra_state(self) -> int:
+        return self.steps
+
+    def set_extra_state(self, state: int) -> None:
+        self.steps = state + 0
+
+
+def test_a_number_that_a_model_keeps(tmp_path: Path) -> None:
+    model = WithExtra(3, 1)
+    model.steps = 7
+    save_state(tmp_path / "state.safetensors", new_state(model, uniform(3), plan(momentum=0.0)), {})
+    again = WithExtra(3, 1)
+    load_state(tmp_path / "state.safetensors", new_state(again, uniform(3), plan(momentum=0.0)))
+    assert (type(again.steps), again.steps) == (int, 7)
 
 
 @pytest.mark.parametrize("share", [75, 0, -0.5, float("nan")])

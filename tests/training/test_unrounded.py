@@ -2,6 +2,7 @@
 
 import shutil
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 import torch
@@ -10,7 +11,7 @@ from torch import Tensor, nn
 
 from team_models import Double
 from worstclass.attacks import trades_attack
-from worstclass.attacks.folding import FoldedConv, fold, in_two_parts
+from worstclass.attacks.folding import Folded, FoldedConv, fold, in_two_parts
 from worstclass.attacks.lanes import predict
 from worstclass.attacks.view import search_view
 from worstclass.data import to_float
@@ -18,6 +19,7 @@ from worstclass.models import SmallCNN, make_model
 from worstclass.models.normalization import Normalized
 from worstclass.objectives import Natural, kl_divergence
 from worstclass.rng import generator
+from worstclass.train import engine as engine_module
 from worstclass.train.engine import Engine, OneGraph, OutsideAutocast
 
 BF16 = torch.bfloat16
@@ -160,10 +162,10 @@ def test_a_folded_model_sees_the_images_whole(normalised: bool) -> None:
 @pytest.mark.filterwarnings("default")
 def test_compiled_it_does_too() -> None:
     x, model = pictures(500), small()
-    Engine(fast=True).set_up(x.device)
     folded = fold(model, x, dtype=BF16, fuse=True)
     assert folded is not None
-    assert whole(model, OneGraph(torch.compile(folded, dynamic=False, fullgraph=True)), x)
+    with Engine(fast=True).settings(x.device):
+        assert whole(model, OneGraph(torch.compile(folded, dynamic=False, fullgraph=True)), x)
 
 
 def test_the_eager_engine_folds_for_this_alone_and_follows_the_model() -> None:
@@ -176,6 +178,42 @@ def test_the_eager_engine_folds_for_this_alone_and_follows_the_model() -> None:
             for name, parameter in model.named_parameters():
                 if name.startswith("conv"):
                     parameter.mul_(1.5)
+
+
+@pytest.mark.parametrize("precision", ["fp32", "bf16"])
+def test_without_a_fused_kernel_a_model_is_folded_all_the_same(precision: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    seen: list[bool] = []
+
+    def no_kernel(*arguments: Any, fuse: bool = False, **options: Any) -> Any:
+        seen.append(fuse)
+        return None if fuse else fold(*arguments, **options)
+
+    monkeypatch.setattr(engine_module, "fold", no_kernel)
+    monkeypatch.setattr(torch, "compile", lambda work, **_: work)
+    x, model, notes = pictures(50), small(), list[str]()
+    view = attacked(model, x, Engine(fast=True, precision=precision), notes)()
+    assert seen == [True, False]
+    assert notes == []
+    assert isinstance(view, OneGraph)
+    assert isinstance(view.model, Folded)
+
+
+class Drawing(nn.Module):
+    """It draws at random in evaluation mode too, so that no copy of it is the same function."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layers = nn.Sequential(nn.Conv2d(3, 8, 3), nn.Flatten(), nn.Linear(8 * 36, 10))
+
+    def forward(self, x: Tensor) -> Tensor:
+        logits: Tensor = self.layers(x)
+        return logits + torch.randn_like(logits)
+
+
+def test_a_model_that_cannot_be_folded_is_told_so() -> None:
+    notes: list[str] = []
+    attacked(Drawing(), pictures(16), Engine(precision="bf16"), notes)
+    assert [line.split(":")[0] for line in notes] == ["this model cannot be folded, and bf16 would round its images"]
 
 
 class Grouped(nn.Module):

@@ -18,7 +18,7 @@ from worstclass.execution import allow_tf32, wait
 from worstclass.models import make_model
 from worstclass.objectives import Trades
 from worstclass.strategies import uniform
-from worstclass.train.engine import Engine, set_determinism
+from worstclass.train.engine import Engine
 from worstclass.train.state import Plan, State, new_state
 from worstclass.train.work import prepare
 
@@ -77,13 +77,12 @@ def bench_training(
             gc.collect()  # a folded network is a cycle; the memory of each is its own
             torch.cuda.reset_peak_memory_stats()
         started = time.perf_counter()
-        take = _public_step(state, images) if name == PUBLIC else _our_step(state, images, plan, ENGINES[name])
         index = torch.arange(batch_size, device=device) % IMAGES
-        each, warm = seconds(partial(take, index), steps, device)
+        with allow_tf32(True) if name == PUBLIC else ENGINES[name].settings(device):
+            take = _public_step(state, images) if name == PUBLIC else _our_step(state, images, plan, ENGINES[name])
+            each, warm = seconds(partial(take, index), steps, device)
         memory = torch.cuda.max_memory_allocated() if device.type == "cuda" else 0
         del take, state, network
-        if name != PUBLIC and ENGINES[name].deterministic:
-            set_determinism(False)
         yield StepTime(name, each, batch_size / each, batch_size * work / each, memory, warm - started)
 
 
@@ -123,8 +122,4 @@ def _public_step(state: State, images: Images) -> Callable[[Tensor], None]:
         (natural + BETA * robust).backward()
         optimizer.step()
 
-    def with_defaults(index: Tensor) -> None:
-        with allow_tf32(True):
-            step(index)
-
-    return with_defaults
+    return step

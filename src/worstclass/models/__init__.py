@@ -3,7 +3,8 @@
 import importlib
 import re
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 
 import torch
 from torch import nn
@@ -48,23 +49,37 @@ def make_model(name: str, *, num_classes: int, in_channels: int, seed: int = 0) 
     `factory(num_classes=..., in_channels=...)`: this runs the user's code.
     """
     check_name(name)
-    with torch.random.fork_rng(devices=[]):  # initialisers know only the global generator
-        torch.manual_seed(rng.derive_seed(seed, "init"))
+    draws_on_gpus = runs_user_code(name) or torch.get_default_device().type == "cuda"
+    gpus = range(torch.cuda.device_count()) if draws_on_gpus else ()
+    with rng.global_generators(*(torch.device("cuda", gpu) for gpu in gpus)) as set_seed:
+        set_seed(rng.derive_seed(seed, "init"))
         if runs_user_code(name):
-            try:
-                return _user_factory(name)(num_classes=num_classes, in_channels=in_channels)
-            except TypeError as error:
-                raise UserError(f"model '{name}' must take num_classes and in_channels: {error}.") from error
+            with _current_folder():
+                try:
+                    return _user_factory(name)(num_classes=num_classes, in_channels=in_channels)
+                except TypeError as error:
+                    raise UserError(f"model '{name}' must take num_classes and in_channels: {error}.") from error
         if name in MODELS:
             return MODELS[name](num_classes, in_channels)
         depth, width = name.removeprefix("wrn").split("-")
         return WideResNet(int(depth), int(width), num_classes, in_channels)
 
 
+@contextmanager
+def _current_folder() -> Iterator[None]:
+    """Let modules be imported from the current folder."""
+    if "" in sys.path:
+        yield
+        return
+    sys.path.insert(0, "")
+    try:
+        yield
+    finally:
+        sys.path.remove("")
+
+
 def _user_factory(name: str) -> Callable[..., nn.Module]:
     module_name, _, factory_name = name.partition(":")
-    if "" not in sys.path:
-        sys.path.insert(0, "")
     try:
         module = importlib.import_module(module_name)
     except ModuleNotFoundError as error:

@@ -15,7 +15,7 @@ from worstclass.errors import UserError
 from worstclass.files import clean_errors, parse_json, write_atomic
 from worstclass.records import HeaderRecord, check_record
 from worstclass.stats import ClassStats
-from worstclass.train.state import State
+from worstclass.train.state import State, as_given, as_tensors
 
 HEADER = "worstclass"  # one key only: the header then has one order, and equal states give equal bytes
 
@@ -25,6 +25,11 @@ def save_tensors(path: Path, tensors: dict[str, Tensor], header: dict[str, Any])
     tensors = {name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}
     header = header | {"digest": digest(tensors, header)}
     write_atomic(path, save(tensors, metadata={HEADER: json.dumps(header, sort_keys=True)}))
+
+
+def weights_of(model: torch.nn.Module) -> dict[str, Tensor]:
+    """The weights of a model, and what else its `state_dict` has, copied to the host."""
+    return to_host(as_tensors(model.state_dict(), type(model).__name__))
 
 
 def to_host(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
@@ -74,12 +79,13 @@ def save_state(path: Path, state: State, header: dict[str, Any]) -> None:
 
 def take_state(state: State) -> tuple[dict[str, Tensor], dict[str, Any]]:
     """All tensors of a state, copied to the host, and the header that says how far it is."""
-    tensors = {f"model.{name}": tensor for name, tensor in state.model.state_dict().items()}
+    model, strategy = (as_tensors(part.state_dict(), type(part).__name__) for part in (state.model, state.strategy))
+    tensors = {f"model.{name}": tensor for name, tensor in model.items()}
     for name, parameter in state.model.named_parameters():
         momentum = state.optimizer.state.get(parameter, {}).get("momentum_buffer")
         if momentum is not None:
             tensors[f"optimizer.{name}"] = momentum
-    tensors |= {f"strategy.{name}": tensor for name, tensor in state.strategy.state_dict().items()}
+    tensors |= {f"strategy.{name}": tensor for name, tensor in strategy.items()}
     progress: dict[str, Any] = {"epoch": state.epoch}
     if state.step:
         assert state.table is not None
@@ -93,12 +99,14 @@ def load_state(path: Path, state: State) -> tuple[dict[str, Tensor], dict[str, A
     tensors, header = load_tensors(path)
     momenta, strategy = section(tensors, "optimizer"), section(tensors, "strategy")
     wants_momenta = state.optimizer.defaults["momentum"] > 0
-    if strategy.keys() != state.strategy.state_dict().keys() or bool(momenta) != wants_momenta:
+    given = state.strategy.state_dict()
+    own = as_tensors(given, type(state.strategy).__name__)
+    if strategy.keys() != own.keys() or bool(momenta) != wants_momenta:
         raise UserError(f"{path} is not the checkpoint of this run's method: nothing was changed.")
     _check_weights(state.model, section(tensors, "model"), path)
     table = {"table": ClassStats(len(state.strategy.weights.natural)).table} if header.get("step") else {}
     parameters = dict(state.model.named_parameters())
-    problems = misfits(strategy, state.strategy.state_dict()) + misfits(section(tensors, "epoch"), table)
+    problems = misfits(strategy, own) + misfits(section(tensors, "epoch"), table)
     problems += misfits(momenta, {name: each for name, each in parameters.items() if name in momenta})
     if problems:
         raise UserError(f"{path} is not a checkpoint of this run: {problems[0]}; nothing was changed.")
@@ -106,7 +114,7 @@ def load_state(path: Path, state: State) -> tuple[dict[str, Tensor], dict[str, A
     for name, momentum in momenta.items():
         parameter = parameters[name]
         state.optimizer.state[parameter]["momentum_buffer"] = momentum.to(parameter.device)
-    state.strategy.load_state_dict(strategy)
+    state.strategy.load_state_dict(as_given(strategy, given))
     state.epoch, state.step = header["epoch"], header.get("step", 0)
     state.table, state.seconds = tensors.get("epoch.table"), header.get("seconds", 0.0)
     return tensors, header
@@ -116,11 +124,11 @@ def load_weights(model: torch.nn.Module, weights: dict[str, Tensor], path: Path)
     """Put weights into a model of the same architecture, or say what does not fit."""
     _check_weights(model, weights, path)
     with clean_errors(f"{path} cannot be put into this model"):
-        model.load_state_dict(weights)
+        model.load_state_dict(as_given(weights, model.state_dict()))
 
 
 def _check_weights(model: torch.nn.Module, weights: dict[str, Tensor], path: Path) -> None:
-    problems = misfits(weights, model.state_dict())
+    problems = misfits(weights, as_tensors(model.state_dict(), type(model).__name__))
     if problems:
         more = f" (and {len(problems) - 1} more)" if len(problems) > 1 else ""
         raise UserError(f"{path} is a checkpoint of another architecture: {problems[0]}{more}.")

@@ -6,7 +6,7 @@ from torch import Tensor
 from worstclass.models.synced import sync_norms
 from worstclass.stats import COLUMNS
 from worstclass.team import Team
-from worstclass.train.state import State
+from worstclass.train.state import State, as_given, as_tensors
 from worstclass.types import Classifier
 
 
@@ -55,4 +55,6 @@ def follow_leader(state: State, team: Team) -> None:
     if has_table:
         shape = (len(state.strategy.weights.natural), 1 + len(COLUMNS))
         state.table = team.follow(torch.zeros(shape, dtype=torch.float64) if state.table is None else state.table)
-    state.strategy.load_state_dict({key: team.follow(value) for key, value in state.strategy.state_dict().items()})
+    own = state.strategy.state_dict()
+    tensors = as_tensors(own, type(state.strategy).__name__)
+    state.strategy.load_state_dict(as_given({key: team.follow(value) for key, value in tensors.items()}, own))

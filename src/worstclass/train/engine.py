@@ -7,7 +7,7 @@ import inspect
 import os
 import warnings
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -18,11 +18,21 @@ from torch.func import functional_call
 from worstclass.attacks import fused
 from worstclass.attacks.folding import fold
 from worstclass.errors import UserError
-from worstclass.execution import Precision, aside, compiling, measuring, no_waiting, quiet_compiler, set_tf32
+from worstclass.execution import (
+    Precision,
+    allow_tf32,
+    aside,
+    compiling,
+    no_waiting,
+    on,
+    quiet_compiler,
+    setting,
+)
 from worstclass.models import synced
 from worstclass.types import Classifier, Losses, Objective
 
 WARM_UP_STEPS = 3
+CUBLAS = "CUBLAS_WORKSPACE_CONFIG"
 NOT_SUPPORTED = "the fast engine is deterministic from torch 2.10 on; here the eager one is (--engine eager)."
 RECOMPILE_LIMIT = 256  # of one function in a process; torch's own, 8, is used up by a few runs
 OPERATIONS = (fused, synced)  # modules with operations of our own
@@ -129,13 +139,16 @@ class Engine:
             return losses, lambda: model
         x = x.contiguous(memory_format=self.memory_format)
         folded = fold(model.eval(), x, dtype=low, fuse=self.fast)
+        if folded is None and self.fast:  # perhaps only a fused kernel is missing
+            folded = fold(model, x, dtype=low)
+        cause = "" if folded else "this model cannot be folded, and "
         rounds = low is not None and not (folded and folded.whole)
         folded = None if rounds else folded
         attacked = folded or (Frozen(model) if self.fast else model)
         if rounds and all(p.dtype.itemsize >= 4 for p in model.parameters()):
             attacked = OutsideAutocast(attacked)
             on_fallback(
-                "bf16 would round this model's images: attacks in training compute in the model's own precision."
+                f"{cause}bf16 would round its images: attacks in training compute in the model's own precision."
             )
         refresh = folded.refresh if folded else lambda: None
         if self.fast:
@@ -150,22 +163,23 @@ class Engine:
 
         return losses, fresh
 
-    def set_up(self, device: torch.device) -> None:
-        """Set what torch keeps globally: TF32 matrix products, or strict float32; how it compiles; determinism."""
+    @contextmanager
+    def settings(self, device: torch.device) -> Iterator[None]:
+        """What torch keeps globally, as this engine needs it while it prepares and takes steps: the current GPU, TF32
+        matrix products or strict float32, how it compiles, determinism; afterwards as it was."""
         if not self.supported:
             raise UserError(NOT_SUPPORTED)
-        if self.fast:
-            dynamo: Any = importlib.import_module("torch._dynamo.config")
-            name = "recompile_limit" if hasattr(dynamo, "recompile_limit") else "cache_size_limit"  # before torch 2.7
-            setattr(dynamo, name, max(getattr(dynamo, name), RECOMPILE_LIMIT))
-        if device.type != "cuda":
-            return
-        torch.cuda.set_device(device)  # graphs are captured and replayed on the current one
-        set_tf32(self.precision != "fp32")
-        if self.deterministic:
-            os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # cuBLAS asks for it
-            torch.backends.cudnn.benchmark = False
-            set_determinism(True)
+        with ExitStack() as stack:
+            if self.fast:
+                dynamo: Any = importlib.import_module("torch._dynamo.config")
+                name = "recompile_limit" if hasattr(dynamo, "recompile_limit") else "cache_size_limit"  # before 2.7
+                stack.enter_context(setting(dynamo, name, max(getattr(dynamo, name), RECOMPILE_LIMIT)))
+            if device.type == "cuda":
+                stack.enter_context(on(device))  # graphs are captured and replayed on the current one
+                stack.enter_context(allow_tf32(self.precision != "fp32"))
+                if self.deterministic:
+                    stack.enter_context(determinism())
+            yield
 
     def prepare(
         self,
@@ -179,16 +193,30 @@ class Engine:
             return work
         if generator.device.type != "cuda":
             raise UserError("the fast engine needs a GPU; use the eager one here.")
-        with measuring(not self.deterministic), quiet_compiler():
+        with setting(torch.backends.cudnn, "benchmark", not self.deterministic), quiet_compiler():
             return Captured(work, sizes, touched, generator)
 
 
-def set_determinism(enabled: bool) -> None:
-    """Algorithms that give the same bits each time, of torch, cuDNN and, where it can, the compiler."""
-    torch.use_deterministic_algorithms(enabled)
-    torch.backends.cudnn.deterministic = enabled
-    if hasattr(_compiler(), "deterministic"):
-        _compiler().deterministic = enabled  # kernels are chosen without measuring
+@contextmanager
+def determinism() -> Iterator[None]:
+    """Algorithms that give the same bits each time, of torch, cuDNN and, where it can, the compiler; afterwards as it
+    was."""
+    algorithms = torch.are_deterministic_algorithms_enabled()
+    only_warns = torch.is_deterministic_algorithms_warn_only_enabled()
+    asked_for = os.environ.get(CUBLAS)
+    with ExitStack() as stack:
+        stack.enter_context(setting(torch.backends.cudnn, "benchmark", False))
+        stack.enter_context(setting(torch.backends.cudnn, "deterministic", True))
+        if hasattr(_compiler(), "deterministic"):
+            stack.enter_context(setting(_compiler(), "deterministic", True))  # kernels are chosen without measuring
+        os.environ.setdefault(CUBLAS, ":4096:8")  # cuBLAS asks for it
+        torch.use_deterministic_algorithms(True)
+        try:
+            yield
+        finally:
+            torch.use_deterministic_algorithms(algorithms, warn_only=only_warns)
+            if asked_for is None:
+                os.environ.pop(CUBLAS, None)
 
 
 def keep_traces(model: Classifier, objective: Objective) -> None:

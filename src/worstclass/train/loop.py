@@ -3,7 +3,6 @@
 import time
 import warnings
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager
 from dataclasses import dataclass
 
 import torch
@@ -16,7 +15,7 @@ from worstclass.errors import TrainingError
 from worstclass.stats import ClassStats
 from worstclass.team import ALONE, Team
 from worstclass.train.engine import Engine
-from worstclass.train.state import VALID_BATCH, Plan, State
+from worstclass.train.state import VALID_BATCH, Plan, State, as_tensors
 from worstclass.train.step import ValidStep
 from worstclass.train.work import Work, prepare
 from worstclass.types import Classifier, ClassWeights, Objective
@@ -80,15 +79,17 @@ def fit(
     while state.epoch < plan.epochs:
         epoch, started = state.epoch + 1, time.perf_counter() - state.seconds
         used = _snapshot(state.strategy.weights)
-        before = {key: value.clone() for key, value in state.strategy.state_dict().items()}
+        kept = as_tensors(state.strategy.state_dict(), type(state.strategy).__name__)
+        before = {key: value.clone() for key, value in kept.items()}
         for group in state.optimizer.param_groups:
             group["lr"].fill_(plan.lr_at(epoch))
-        _run_epoch(state, work, plan, started, on_step)
-        train_stats = work.step.stats.copy()
-        state.model.eval()
-        valid_stats = _run_validation(
-            work.valid_step, work.valid_feed, work.validate, plan.valid_batch_size, seed=plan.seed, epoch=epoch
-        )
+        with work.engine.settings(work.step.data.y.device):  # not while the caller has the record
+            _run_epoch(state, work, plan, started, on_step)
+            train_stats = work.step.stats.copy()
+            state.model.eval()
+            valid_stats = _run_validation(
+                work.valid_step, work.valid_feed, work.validate, plan.valid_batch_size, seed=plan.seed, epoch=epoch
+            )
         _check_finite(valid_stats, epoch)
         state.strategy.update(train_stats if state.strategy.source == "train" else valid_stats)
         for vector in state.strategy.weights.vectors():  # machines may differ in the last bit of an exponential
@@ -137,16 +138,11 @@ def _run_validation(
 ) -> ClassStats:
     step.stats.reset()
     step.generator.manual_seed(rng.derive_seed(seed, "valid", epoch))
-    with _own_global_generator(step.data.y.device):
-        torch.manual_seed(rng.derive_seed(seed, "valid model", epoch, *step.team.apart))
+    with rng.global_generators(step.data.y.device) as set_seed:
+        set_seed(rng.derive_seed(seed, "valid model", epoch, *step.team.apart))
         for index in feed.batches(torch.arange(len(feed)), batch_size):
             take(index)
     return step.stats.copy()
-
-
-def _own_global_generator(device: torch.device) -> AbstractContextManager[None]:
-    """A context in which the global generator, the only one that dropout knows, may be seeded; then it is as it was."""
-    return torch.random.fork_rng([device] if device.type == "cuda" else [])
 
 
 def _run_epoch(
@@ -163,9 +159,9 @@ def _run_epoch(
     batch_size = plan.batch_size_for(len(order))
     steps = len(order) // batch_size
     left = order[state.step * batch_size : steps * batch_size]
-    with _own_global_generator(device):
+    with rng.global_generators(device) as set_seed:
         for number, index in enumerate(work.feed.batches(left, batch_size), state.step + 1):
-            torch.manual_seed(rng.derive_seed(plan.seed, "model", epoch, number, *step.team.apart))
+            set_seed(rng.derive_seed(plan.seed, "model", epoch, number, *step.team.apart))
             step.generator.manual_seed(rng.derive_seed(plan.seed, "train", epoch, number))
             work.take(index)
             if number % HEALTH_INTERVAL == 0 or number == steps:

@@ -1,6 +1,8 @@
 """What a run is made of: its plan, and the state that a checkpoint holds."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -68,6 +70,8 @@ class State:
 
 def new_state(model: Classifier, strategy: ClassStrategy, plan: Plan, device: torch.device | str = "cpu") -> State:
     """Everything on the device and nothing trained. The learning rate is a tensor, so that it can change in a graph."""
+    for part in (model, strategy):
+        as_tensors(part.state_dict(), type(part).__name__)  # what no checkpoint can hold is told now
     model = model.to(device)
     strategy.weights = strategy.weights.to(torch.device(device))
     optimizer = torch.optim.SGD(
@@ -78,3 +82,26 @@ def new_state(model: Classifier, strategy: ClassStrategy, plan: Plan, device: to
         fused=True,
     )
     return State(model, optimizer, strategy)
+
+
+NUMBERS = {bool: torch.bool, int: torch.int64, float: torch.float64}
+
+
+def as_tensors(state: Mapping[str, Any], whose: str) -> dict[str, Tensor]:
+    """What a `state_dict` holds, as a checkpoint does: tensors, and a number as one. Anything else is an error."""
+    tensors = {}
+    for name, value in state.items():
+        dtype = NUMBERS.get(type(value))
+        if not isinstance(value, Tensor) and (dtype is None or (type(value) is int and not -(2**63) <= value < 2**63)):
+            kind = "too large a number" if dtype else f"of type {type(value).__name__}"
+            raise UserError(f"{whose}.state_dict()['{name}'] is {kind}: a checkpoint holds tensors and plain numbers.")
+        tensors[name] = value if dtype is None else torch.tensor(value, dtype=dtype)
+    return tensors
+
+
+def as_given(tensors: Mapping[str, Tensor], own: Mapping[str, Any]) -> dict[str, Any]:
+    """The tensors of a checkpoint as the `state_dict` of one's own has them: a number where that has one."""
+    return {
+        name: type(own[name])(tensor.item()) if type(own.get(name)) in NUMBERS else tensor
+        for name, tensor in tensors.items()
+    }

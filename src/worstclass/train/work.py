@@ -44,8 +44,8 @@ def prepare(
     data_limit: int | None = None,
     on_fallback: Callable[[str], None] = warnings.warn,
 ) -> Work:
-    """Put the data on the model's device if it fits, and the steps as the engine takes them; a model that the fast
-    engine cannot take is left to the eager one."""
+    """Put the data on the model's device if it fits, and the steps as the engine takes them, inside its `settings`; a
+    model that the fast engine cannot take is left to the eager one."""
     device = next(state.model.parameters()).device
     batch_size = plan.batch_size_for(len(train))
     check_batch(batch_size, team)
@@ -61,7 +61,8 @@ def prepare(
         for images, size in ((train, batch_size), (valid, plan.valid_batch_size))
     )
     try:
-        return _prepare(state, feed, valid_feed, objective, plan, engine, team, on_fallback)
+        with engine.settings(device):
+            return _prepare(state, feed, valid_feed, objective, plan, engine, team, on_fallback)
     except UserError:
         raise
     except Exception as error:  # compilers and captures fail in many ways
@@ -73,7 +74,8 @@ def prepare(
         on_fallback(f"the fast engine cannot take this model ({reason}): going on with the eager one.")
         engine = replace(engine, fast=False)
         _lay_out(state.model, engine)
-        return _prepare(state, feed, valid_feed, objective, plan, engine, team, on_fallback)
+        with engine.settings(device):
+            return _prepare(state, feed, valid_feed, objective, plan, engine, team, on_fallback)
 
 
 def check_batch(batch_size: int, team: Team) -> None:
@@ -98,7 +100,6 @@ def _prepare(
 ) -> Work:
     train, valid = feed.images, valid_feed.images
     device, num_classes = train.y.device, len(state.strategy.weights.natural)
-    engine.set_up(device)
     few = to_float(valid.x[: plan.valid_batch_size])
     losses, view = engine.forwards(state.model, objective, few, on_fallback=on_fallback)
     step = TrainStep(
