@@ -6,7 +6,7 @@ import warnings
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from contextvars import ContextVar
-from typing import Any, Literal, ParamSpec, TypeVar, cast
+from typing import Any, Literal, ParamSpec, TypeVar
 
 import torch
 
@@ -56,25 +56,41 @@ def setting(owner: Any, name: str, value: Any) -> Iterator[None]:
 
 @contextmanager
 def allow_tf32(allowed: bool) -> Iterator[None]:
-    """Matrix products of a GPU in TF32, or in strict float32; afterwards as it was.
+    """Matrix products of a GPU in TF32, or in strict float32; afterwards as it was."""
+    _hear_of_the_old_switches()
+    with _tf32(allowed):
+        yield
 
-    From 2.9 on torch has these switches twice, and reading an old one raises where a new one contradicts it. The old
-    ones, which are set here, set the new ones too: whoever looks can read both.
-    """
-    matmul, cudnn, cpu = (
-        cast(Any, part) for part in (torch.backends.cuda.matmul, torch.backends.cudnn, torch.backends.mkldnn)
-    )
-    parts = [matmul, *(getattr(*one, None) for one in ((cudnn, "conv"), (cudnn, "rnn"), (cpu, "matmul")))]
+
+@contextmanager
+def _tf32(allowed: bool) -> Iterator[None]:
+    """From 2.9 on torch has these switches twice, and reading an old one raises where a new one contradicts it. Both
+    are set, so that whoever looks can read either."""
+    backends: Any = torch.backends
+    matmul, cudnn = backends.cuda.matmul, backends.cudnn
+    places = (cudnn, "conv"), (cudnn, "rnn"), (backends.mkldnn, "matmul")
+    parts = [matmul, *(getattr(*place, None) for place in places)]
     news = [(part, part.fp32_precision) for part in parts if hasattr(part, "fp32_precision")]
     olds = _readable(torch.get_float32_matmul_precision), _readable(lambda: bool(cudnn.allow_tf32))
     matmul.allow_tf32 = cudnn.allow_tf32 = allowed
+    for part, _ in news[:3]:  # the old ones may leave it to a setting for all of torch
+        part.fp32_precision = "tf32" if allowed else "ieee"
     try:
         yield
     finally:  # one that could not be read was the opposite of the new one
         torch.set_float32_matmul_precision(olds[0] or ("highest" if news[0][1] == "tf32" else "high"))
         cudnn.allow_tf32 = news[1][1] != "tf32" if olds[1] is None else olds[1]
-        for part, value in news:
+        for part, value in news:  # a CPU's too: the first line has set it
             part.fp32_precision = value
+
+
+@functools.cache
+def _hear_of_the_old_switches() -> None:
+    """Once in a process torch 2.9 and later may warn of those that 2.8 has not replaced yet."""
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", "Please use the new API settings")
+        with _tf32(False):
+            pass
 
 
 def _readable(read: Callable[[], R]) -> R | None:

@@ -145,7 +145,7 @@ class Counting:
 
     def __init__(self, **state: Any) -> None:
         self.weights = ClassWeights.uniform(3)
-        self.state = {"rounds": 0, "rate": 0.5, "begun": False, "sum": torch.zeros(3)} | state
+        self.state: dict[str, Any] = {"rounds": 0, "rate": 0.5, "begun": False, "sum": torch.zeros(3)} | state
 
     def update(self, stats: ClassStats) -> None:
         self.state["rounds"] += 1
