@@ -109,7 +109,7 @@ def check_batch(x: Tensor, y: Tensor, margin: Tensor | None, eps: float, norm: s
     widest = math.sqrt(x.shape[1:].numel())
     if norm == "l2" and eps > widest * (1 + TOLERANCE):
         apart = f"images of {tuple(x.shape[1:])} are at most {widest:.4g} apart in L2"
-        raise UserError(f"eps = {eps:g}: {apart}.{ask(eps)}")
+        raise UserError(f"eps = {eps:g}: {apart}.{_ask(eps)}")
     return y.long()
 
 
@@ -138,10 +138,10 @@ def check_radius(eps: Any, norm: str = "linf") -> float:
     if not 0 <= eps < math.inf:
         raise UserError(f"eps = {eps:g} must be a finite number, and not negative.")
     if norm == "linf" and eps > 1:
-        raise UserError(f"eps = {eps:g}: pixels lie in [0, 1], so an L-inf radius is at most 1.{ask(eps)}")
+        raise UserError(f"eps = {eps:g}: pixels lie in [0, 1], so an L-inf radius is at most 1.{_ask(eps)}")
     return eps
 
 
-def ask(eps: float) -> str:
+def _ask(eps: float) -> str:
     """Whether a radius was meant in steps of 255."""
     return f" Did you mean {eps:g}/255?" if eps <= 255 else ""
