@@ -3,7 +3,7 @@
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import NamedTuple, get_args
 
 import numpy as np
 import torch
@@ -16,7 +16,7 @@ from worstclass.attacks.ensemble import NATURAL_ERROR, STANDING
 from worstclass.attacks.lanes import predict, refuse_nan
 from worstclass.attacks.view import Passes, Strict, View, recorded, search_view
 from worstclass.data import Images, to_float
-from worstclass.errors import AttackError, UserError
+from worstclass.errors import AttackError, UserError, choose, shown
 from worstclass.execution import Precision, allow_tf32, on
 from worstclass.inputs import TOLERANCE, check_labels, check_logits, values_known
 from worstclass.outcomes import ANY, NATURAL, STANDS, Ints, Outcomes, Progress
@@ -68,7 +68,8 @@ def evaluate(
     that stop at the first success cost. Of a `team` each process attacks a part of the images, and all return the
     same outcomes; progress and passes are each one's own.
     """
-    _check_arguments(images, attacks)
+    _check_arguments(model, images, attacks, batch_size)
+    choose("precision", precision, get_args(Precision))
     with evaluation_mode(model), values_known():
         batch_size = batch_that_fits(model, images) if batch_size is None else batch_size
         trial = _Trial(model, images, seed, batch_size, progress or Progress(), notify or (lambda _: None), team)
@@ -92,7 +93,14 @@ def evaluation_mode(model: Classifier) -> Iterator[None]:
             module.training = training
 
 
-def _check_arguments(images: Images, attacks: Mapping[str, BallAttack]) -> None:
+def _check_arguments(
+    model: Classifier, images: Images, attacks: Mapping[str, BallAttack], batch_size: int | None
+) -> None:
+    if not isinstance(model, torch.nn.Module):
+        raise UserError(f"evaluate takes a torch.nn.Module, not {type(model).__name__}.")
+    kind = next((parameter.dtype for parameter in model.parameters() if parameter.is_floating_point()), torch.float32)
+    if torch.finfo(kind).eps > TOLERANCE:
+        raise UserError(f"the model is in {kind}, whose rounding is no small part of a radius: evaluate model.float().")
     if not isinstance(images, Images):
         raise UserError(f"evaluate takes worstclass.data.Images(x, y), not {type(images).__name__}.")
     if not isinstance(attacks, Mapping):
@@ -100,6 +108,15 @@ def _check_arguments(images: Images, attacks: Mapping[str, BallAttack]) -> None:
             f"evaluate takes attacks by name, such as {{'pgd-20': make_attack('pgd-20', eps=8 / 255)}}, "
             f"not {type(attacks).__name__}."
         )
+    for name, attack in attacks.items():
+        if name == NATURAL or str(name).endswith(ANY):
+            raise UserError(f"an attack cannot be called '{name}': evaluate has a column of that name itself.")
+        if not (callable(attack) and hasattr(attack, "eps") and hasattr(attack, "norm")):
+            raise UserError(
+                f"'{name}' must be an attack with eps and norm, such as make_attack gives, not {shown(attack)}."
+            )
+    if batch_size is not None and batch_size < 1:
+        raise UserError(f"batch_size must be at least 1, not {batch_size}.")
 
 
 def _evaluate(

@@ -97,6 +97,8 @@ def check_labels(y: Any, size: int, num_classes: int | None = None, *, values: b
 def check_batch(x: Tensor, y: Tensor, margin: Tensor | None, eps: float, norm: str) -> Tensor:
     """The labels as int64, if an attack of radius `eps` can take this batch; values are looked at unless `known`."""
     values = not known()
+    if torch.is_inference_mode_enabled():
+        raise UserError("attacks need gradients: call them outside of torch.inference_mode().")
     check_images(x, values=values)
     if not x.is_floating_point():
         raise UserError(f"an attack takes floating-point images in [0, 1], not {x.dtype}: x.float() / 255.")

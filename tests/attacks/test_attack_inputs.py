@@ -127,6 +127,13 @@ def test_a_training_step_looks_at_no_values(monkeypatch: pytest.MonkeyPatch) -> 
             attack(model, X, Y, generator=torch.Generator())
 
 
+def test_one_generator_is_not_stretched_over_a_batch() -> None:
+    for attack in EVERY:
+        for size in (1, 5):
+            with pytest.raises(UserError, match=f"{size} generators were given for 6 samples"):
+                attack(Linear(3), X, Y, generator=PerSample(0, "s", range(size)))
+
+
 # --- what is taken ---
 
 

@@ -121,6 +121,25 @@ WRONG: dict[str, tuple[Callable[[], Any], str]] = {
     "no images": (lambda: evaluate(Linear(4), Images(X[:0], Y[:0]), WEAK), "no images"),
     "a pair": (lambda: evaluate(Linear(4), (X, Y), WEAK), r"Images\(x, y\)"),  # type: ignore[arg-type]
     "a list of attacks": (lambda: evaluate(Linear(4), Images(X, Y), [WEAK["pgd"]]), "by name"),  # type: ignore[arg-type]
+    "a batch of -3": (lambda: evaluate(Linear(4), Images(X, Y), WEAK, batch_size=-3), "at least 1"),
+    "an unknown precision": (
+        lambda: evaluate(Linear(4), Images(X, Y), WEAK, precision="fp16"),  # type: ignore[arg-type]
+        "unknown precision 'fp16'",
+    ),
+    "an attack called natural": (
+        lambda: evaluate(Linear(4), Images(X, Y), {"natural": WEAK["pgd"]}),
+        "cannot be called",
+    ),
+    "an attack called any": (lambda: evaluate(Linear(4), Images(X, Y), {"a/any": WEAK["pgd"]}), "cannot be called"),
+    "the name of an attack": (
+        lambda: evaluate(Linear(4), Images(X, Y), {"a": "pgd-20"}),  # type: ignore[dict-item]
+        "such as make_attack gives, not 'pgd-20'",
+    ),
+    "a function": (lambda: evaluate(lambda x: x, Images(X, Y), WEAK), r"torch\.nn\.Module"),  # type: ignore[arg-type]
+    "a model in bfloat16": (lambda: evaluate(Linear(4).bfloat16(), Images(X, Y), WEAK), r"model\.float\(\)"),
+    "inference mode": (lambda: torch.inference_mode()(evaluate)(Linear(4), Images(X, Y), WEAK), "inference_mode"),
+    "natural as an attack": (lambda: make_attack("natural", eps=0.1), "is no attack"),
+    "counts of too few classes": (lambda: Images(X, Y).class_counts(3), r"expected 0\.\.2"),
     "one class": (lambda: evaluate(Linear(1), Images(X, Y), WEAK), "one logit"),
     "a wide L2 ball": (
         lambda: evaluate(Linear(4), Images(X, Y), {"a": make_attack("pgd-2", eps=128, norm="l2")}),

@@ -100,6 +100,8 @@ def make_attack(name: str, *, eps: float, norm: Norm = "linf") -> BallAttack:
         if int(counted[2]) == 0:
             raise UserError(f"attack '{name}' needs at least one step.")
         return ATTACKS[counted[1]](int(counted[2]), eps=eps, norm=norm)
+    if name == "natural":
+        raise UserError("'natural' is no attack: `evaluate` measures clean images by itself.")
     if name == "pgd":
         raise UserError("attack 'pgd' needs its number of steps: pgd-20, pgd-100, pgd-N.")
     if name not in ATTACKS:

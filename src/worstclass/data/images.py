@@ -49,6 +49,7 @@ class Images:
 
     def class_counts(self, num_classes: int) -> Tensor:
         """Images of each class (K,)."""
+        check_labels(self.y, len(self), num_classes)
         return torch.bincount(self.y, minlength=num_classes)
 
 
