@@ -110,8 +110,7 @@ def check_batch(x: Tensor, y: Tensor, margin: Tensor | None, eps: float, norm: s
             raise UserError("margin must not be negative, and finite.")
     widest = math.sqrt(x.shape[1:].numel())
     if norm == "l2" and eps > widest * (1 + TOLERANCE):
-        apart = f"images of {tuple(x.shape[1:])} are at most {widest:.4g} apart in L2"
-        raise UserError(f"eps = {eps:g}: {apart}.{_ask(eps)}")
+        raise _too_wide(eps, f"images of {tuple(x.shape[1:])} are at most {widest:.4g} apart in L2")
     return y.long()
 
 
@@ -136,14 +135,15 @@ def check_radius(eps: Any, norm: str = "linf") -> float:
     """The radius, if it is a finite number, not negative, and for L-inf not wider than the image range."""
     if isinstance(eps, bool) or not isinstance(eps, Real):
         raise UserError(f"eps must be a number such as 8 / 255, not {shown(eps)}.")
-    eps = float(eps)
-    if not 0 <= eps < math.inf:
-        raise UserError(f"eps = {eps:g} must be a finite number, and not negative.")
-    if norm == "linf" and eps > 1:
-        raise UserError(f"eps = {eps:g}: pixels lie in [0, 1], so an L-inf radius is at most 1.{_ask(eps)}")
-    return eps
+    radius = float(eps)
+    if not 0 <= radius < math.inf:
+        raise UserError(f"eps = {radius:g} must be a finite number, and not negative.")
+    if norm == "linf" and radius > 1:
+        raise _too_wide(radius, "pixels lie in [0, 1], so an L-inf radius is at most 1")
+    return radius
 
 
-def _ask(eps: float) -> str:
-    """Whether a radius was meant in steps of 255."""
-    return f" Did you mean {eps:g}/255?" if eps <= 255 else ""
+def _too_wide(eps: float, reason: str) -> UserError:
+    """The error for a radius that was most likely meant in steps of 255."""
+    question = f"did you mean {eps:g}/255? {reason[0].upper()}{reason[1:]}" if eps <= 255 else reason
+    return UserError(f"eps = {eps:g}: {question}.")
