@@ -108,14 +108,8 @@ def _subject(
         for option, value in (("--checkpoint", checkpoint), ("--part", part)):
             if value is not None:
                 raise UserError(f"{option} is for a run; {target} is a model of your own.")
-        return model_subject(
-            target,
-            weights=weights,
-            data=data,
-            eps=radius(eps),
-            norm=choose("norm", norm or "linf", get_args(Norm)),
-            data_dir=data_dir,
-        )
+        ball: Norm = choose("norm", norm or "linf", get_args(Norm))
+        return model_subject(target, weights=weights, data=data, eps=radius(eps, ball), norm=ball, data_dir=data_dir)
     for option, given in (("--weights", weights), ("--data", data), ("--eps", eps), ("--norm", norm)):
         if given is not None:
             raise UserError(f"{option} is for a model of your own; the run {target} carries its own.")

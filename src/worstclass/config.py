@@ -13,10 +13,11 @@ from typing import Annotated, Any, Literal, TypeVar
 import torch
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, model_validator
 
-from worstclass.attacks import PGD, trades_attack
+from worstclass.attacks import PGD, trades_attack, validation_pgd
 from worstclass.data import Augment, check_data_name
 from worstclass.errors import UserError, shown, unknown
 from worstclass.files import clean_errors, read_text
+from worstclass.inputs import check_radius
 from worstclass.models import check_name as check_model_name
 from worstclass.objectives import Madry, Natural, Trades
 from worstclass.strategies import CSL, FRL, WAT, Fixed, focus, uniform
@@ -90,7 +91,7 @@ class Config(BaseModel):
     )
     flip: bool = Field(True, description="random horizontal flips")
     valid_fraction: Share = Field(0.06, description="share of each class, its last images, held out for validation")
-    eps: Annotated[Positive, Field(le=1)] = Field(
+    eps: Annotated[Positive, AfterValidator(check_radius)] = Field(
         8 / 255, description="L-inf radius epsilon of attack and evaluation, images in [0, 1]"
     )
     attack_steps: Whole = Field(10, ge=1, description="steps of the training attack")
@@ -187,7 +188,7 @@ class Config(BaseModel):
                 return uniform(num_classes)
 
     def make_plan(self) -> Plan:
-        """The schedule; validation is attacked with PGD-20 on cross-entropy, step eps / 4."""
+        """The schedule; validation is attacked with `validation_pgd`: 20 steps of eps / 4."""
         return Plan(
             epochs=self.epochs,
             batch_size=self.batch_size,
@@ -197,7 +198,7 @@ class Config(BaseModel):
             lr_milestones=self.lr_milestones,
             lr_decay=self.lr_decay,
             augment=Augment(crop_padding=self.crop_padding, flip=self.flip),
-            valid_attack=PGD(eps=self.eps, steps=20, step_size=self.eps / 4),
+            valid_attack=validation_pgd(eps=self.eps),
             seed=self.seed,
         )
 
@@ -310,5 +311,5 @@ def _explain(key: str, error: Any) -> str:
         return str(unknown(key, given if isinstance(given, str) else shown(given), allowed))
     if isinstance(cause, Exception):
         text = str(cause).removesuffix(".") + "."
-        return text if not key or text.startswith(("unknown ", f"{key} '")) else f"{key}: {text}"
+        return text if not key or text.startswith(("unknown ", f"{key} '", f"{key} = ")) else f"{key}: {text}"
     return f"{key} = {shown(error['input'])}: {error['msg'][0].lower()}{error['msg'][1:]}."

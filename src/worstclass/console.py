@@ -117,7 +117,7 @@ def epoch_line(line: dict[str, Any], config: Config, names: Sequence[str]) -> st
     left = line["seconds"] * (config.epochs - line["epoch"])
     return (
         f"{line['epoch']:3d}/{config.epochs}  loss {line['train']['loss']:.3f}  "
-        f"natural {100 * valid['natural_accuracy']:.1f}  PGD-20 {100 * valid['robust_accuracy']:.1f}, "
+        f"natural {100 * valid['natural_accuracy']:.1f}  validation PGD {100 * valid['robust_accuracy']:.1f}, "
         f"worst {100 * valid['worst_robust_accuracy']:.1f} {names[worst]}"
         + (f"  heaviest {names[heaviest]} {weights[heaviest]:.2f}" if moving else "")
         + ("  kept" if line["selected"] and config.select != "last" else "")

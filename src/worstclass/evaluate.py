@@ -1,8 +1,9 @@
 """From attacks to per-sample outcomes, checked as they run and kept as they come."""
 
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import NamedTuple, get_args
 
 import numpy as np
 import torch
@@ -15,8 +16,9 @@ from worstclass.attacks.ensemble import NATURAL_ERROR, STANDING
 from worstclass.attacks.lanes import predict, refuse_nan
 from worstclass.attacks.view import Passes, Strict, View, recorded, search_view
 from worstclass.data import Images, to_float
-from worstclass.errors import AttackError, UserError
+from worstclass.errors import AttackError, UserError, choose, shown
 from worstclass.execution import Precision, allow_tf32, on
+from worstclass.inputs import TOLERANCE, check_labels, check_logits, values_known
 from worstclass.outcomes import ANY, NATURAL, STANDS, Ints, Outcomes, Progress
 from worstclass.rng import PerSample
 from worstclass.team import ALONE, Team
@@ -27,7 +29,6 @@ MEMORY = 0.5  # of what is free on a GPU
 TRIED_IMAGES = 32  # to find out what they need
 COPIES = 10  # of an image, that an attack keeps
 FORWARD_ONLY_ROWS = 4  # a batch without gradients may be this many times larger
-TOLERANCE = 1e-6  # of float32 at 1, with room
 
 
 class Event(NamedTuple):
@@ -56,7 +57,7 @@ def evaluate(
     must_harm: bool = True,
     team: Team = ALONE,
 ) -> Outcomes:
-    """Predictions on clean images and under each attack, in evaluation mode.
+    """Predictions on clean images and under each attack, in evaluation mode; afterwards each layer has its own again.
 
     Random starts are a function of (seed, sample), so the verdicts do not depend on the batch size, which is
     `batch_that_fits` unless given. An attack that leaves its ball or [0, 1], or (with `must_harm`) after which the
@@ -67,15 +68,55 @@ def evaluate(
     that stop at the first success cost. Of a `team` each process attacks a part of the images, and all return the
     same outcomes; progress and passes are each one's own.
     """
-    model.eval()
-    batch_size = batch_that_fits(model, images) if batch_size is None else batch_size
-    trial = _Trial(model, images, seed, batch_size, progress or Progress(), notify or (lambda _: None), team)
-    with allow_tf32(False), on(trial.a_batch().device):  # no TF32 in a number that is reported
-        outcomes = _evaluate(trial, attacks, precision, passes)
+    _check_arguments(model, images, attacks, batch_size)
+    choose("precision", precision, get_args(Precision))
+    with evaluation_mode(model), values_known():
+        batch_size = batch_that_fits(model, images) if batch_size is None else batch_size
+        trial = _Trial(model, images, seed, batch_size, progress or Progress(), notify or (lambda _: None), team)
+        with allow_tf32(False), on(trial.a_batch().device):  # no TF32 in a number that is reported
+            outcomes = _evaluate(trial, attacks, precision, passes)
     if must_harm:
         for name in list(outcomes.predictions)[1:]:
             _check_no_help(outcomes, name)
     return outcomes
+
+
+@contextmanager
+def evaluation_mode(model: Classifier) -> Iterator[None]:
+    """Evaluation mode in the body; afterwards each layer is in the mode it had, whatever ended the body."""
+    before = [(module, module.training) for module in model.modules()]
+    model.eval()
+    try:
+        yield
+    finally:
+        for module, training in before:
+            module.training = training
+
+
+def _check_arguments(
+    model: Classifier, images: Images, attacks: Mapping[str, BallAttack], batch_size: int | None
+) -> None:
+    if not isinstance(model, torch.nn.Module):
+        raise UserError(f"evaluate takes a torch.nn.Module, not {type(model).__name__}.")
+    kind = next((parameter.dtype for parameter in model.parameters() if parameter.is_floating_point()), torch.float32)
+    if torch.finfo(kind).eps > TOLERANCE:
+        raise UserError(f"the model is in {kind}, whose rounding is no small part of a radius: evaluate model.float().")
+    if not isinstance(images, Images):
+        raise UserError(f"evaluate takes worstclass.data.Images(x, y), not {type(images).__name__}.")
+    if not isinstance(attacks, Mapping):
+        raise UserError(
+            f"evaluate takes attacks by name, such as {{'pgd-20': make_attack('pgd-20', eps=8 / 255)}}, "
+            f"not {type(attacks).__name__}."
+        )
+    for name, attack in attacks.items():
+        if name == NATURAL or str(name).endswith(ANY):
+            raise UserError(f"an attack cannot be called '{name}': evaluate has a column of that name itself.")
+        if not (callable(attack) and hasattr(attack, "eps") and hasattr(attack, "norm")):
+            raise UserError(
+                f"'{name}' must be an attack with eps and norm, such as make_attack gives, not {shown(attack)}."
+            )
+    if batch_size is not None and batch_size < 1:
+        raise UserError(f"batch_size must be at least 1, not {batch_size}.")
 
 
 def _evaluate(
@@ -131,7 +172,10 @@ class _Trial:
         predicted = np.zeros(len(self.images), dtype=np.int64)
         sound = True
         for rows in self.split(self.own):
-            logits = predict(self.model, self.at(rows)[0])
+            x, y = self.at(rows)
+            logits = predict(self.model, x)
+            check_logits(logits, len(y))
+            check_labels(self.images.y, len(self.images), logits.shape[1])  # of all images: all processes agree
             sound = sound and bool(logits.isfinite().all())
             predicted[rows] = _numpy(logits.argmax(1))
         if int(self.team.sum(torch.tensor(int(not sound), device=self.team.device))):
@@ -301,11 +345,14 @@ def memory_of_a_gradient(model: Classifier, x: Tensor) -> float:
 def as_input(model: Classifier, images: Images) -> tuple[Tensor, Tensor]:
     """Images in [0, 1] and labels as the model takes them: on its device, in its precision."""
     like = next(model.parameters(), torch.zeros((), device=images.y.device))
-    return to_float(images.x.to(like.device)).to(like.dtype), images.y.to(like.device)
+    return to_float(images.x.to(like.device), like.dtype), images.y.to(like.device)
 
 
 def check_inside(x: Tensor, x_adv: Tensor, attack: BallAttack, name: str) -> None:
     """Raise unless every image is inside the attack's ball and inside [0, 1]."""
+    if not isinstance(x_adv, Tensor) or x_adv.shape != x.shape:
+        found = tuple(x_adv.shape) if isinstance(x_adv, Tensor) else type(x_adv).__name__
+        raise AttackError(f"attack '{name}' must return images of {tuple(x.shape)}, not {found}.")
     furthest = float(distance(x_adv - x, attack.norm).max())
     if not furthest <= attack.eps + TOLERANCE * (1 if attack.norm == "linf" else 10):
         raise AttackError(

@@ -11,6 +11,8 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from scipy import stats as scipy_stats
 
+from worstclass.errors import UserError
+
 Floats = NDArray[np.float64]
 DRAWS = 4000
 
@@ -41,18 +43,30 @@ def class_counts(
     labels: ArrayLike, predictions: ArrayLike, num_classes: int
 ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
     """Right predictions and samples of each class, (K,) each."""
-    y, predicted = np.asarray(labels), np.asarray(predictions)
-    if y.shape != predicted.shape or y.ndim != 1:
-        raise ValueError(f"labels and predictions must both be (N,), not {y.shape} and {predicted.shape}")
-    if len(y) and (y.min() < 0 or y.max() >= num_classes):
-        raise ValueError(f"labels lie in {y.min()}..{y.max()}, expected 0..{num_classes - 1}")
+    y, predicted = _paired(labels, predictions, num_classes)
     correct = np.bincount(y[y == predicted], minlength=num_classes).astype(np.int64)
     return correct, np.bincount(y, minlength=num_classes).astype(np.int64)
 
 
+def _paired(
+    labels: ArrayLike, predictions: ArrayLike, num_classes: int | None = None
+) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """Labels and predictions as int64, if both are whole numbers (N,) and the labels are among the classes."""
+    y, predicted = np.asarray(labels), np.asarray(predictions)
+    if y.shape != predicted.shape or y.ndim != 1:
+        raise UserError(f"labels and predictions must both be (N,), not {y.shape} and {predicted.shape}.")
+    if len(y) and (y.dtype.kind not in "iu" or predicted.dtype.kind not in "iu"):
+        raise UserError(f"labels and predictions must be whole numbers, not {y.dtype} and {predicted.dtype}.")
+    if len(y) and (y.min() < 0 or (num_classes is not None and y.max() >= num_classes)):
+        expected = f"0..{num_classes - 1}" if num_classes is not None else "0..K-1"
+        raise UserError(f"labels lie in {y.min()}..{y.max()}, expected {expected}.")
+    return y.astype(np.int64), predicted.astype(np.int64)
+
+
 def average_accuracy(labels: ArrayLike, predictions: ArrayLike) -> float:
-    """The share of all samples that is predicted right."""
-    return float(np.mean(np.asarray(labels) == np.asarray(predictions)))
+    """The share of all samples that is predicted right; NaN without samples."""
+    y, predicted = _paired(labels, predictions)
+    return float(np.mean(y == predicted)) if len(y) else float("nan")
 
 
 def worst_class(accuracy: ArrayLike) -> tuple[int, float]:
@@ -93,6 +107,8 @@ def _rho(avg: Any, worst: Any, base_avg: Any, base_worst: Any) -> Any:
 def binomial_interval(successes: ArrayLike, trials: ArrayLike, level: float = 0.95) -> tuple[Floats, Floats]:
     """Clopper and Pearson's exact interval for each proportion; [0, 1] without trials."""
     k, n = np.asarray(successes, dtype=np.float64), np.asarray(trials, dtype=np.float64)
+    if not np.all((k >= 0) & (k <= n)):
+        raise UserError("successes must be counts between 0 and the trials.")
     tail = (1 - level) / 2
     with np.errstate(invalid="ignore"):
         low = np.where(k > 0, scipy_stats.beta.ppf(tail, k, n - k + 1), 0.0)
@@ -170,8 +186,11 @@ def compare(
     The intervals are reverse bootstraps, rho's on the logarithm of rho + 2 = worst / base_worst + avg / base_avg,
     because a ratio is skewed.
     """
-    y = np.asarray(labels)
-    right, base_right = np.asarray(predictions) == y, np.asarray(base_predictions) == y
+    y, predicted = _paired(labels, predictions, num_classes)
+    _, base_predicted = _paired(labels, base_predictions, num_classes)
+    if len(y) == 0:
+        raise UserError("there are no images to compare on.")
+    right, base_right = predicted == y, base_predicted == y
     kinds = 2 * right + base_right
     table = np.stack([np.bincount(kinds[y == k], minlength=4) for k in range(num_classes)])
     table = table[table.sum(1) > 0]

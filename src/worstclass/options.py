@@ -12,8 +12,10 @@ import typer
 from worstclass.config import parse_number
 from worstclass.errors import UserError, choose, unknown
 from worstclass.execution import Precision
+from worstclass.inputs import check_radius
 from worstclass.team import team_size
 from worstclass.train.engine import NOT_SUPPORTED, Engine
+from worstclass.types import Norm
 
 DataDir = Annotated[Path, typer.Option(help="where CIFAR's binary files are, or are downloaded to")]
 Device = Annotated[str, typer.Option(help="auto, cpu or cuda")]
@@ -81,11 +83,12 @@ def pick_search(given: str | None, device: torch.device, *, ours: bool) -> Preci
     return kind
 
 
-def radius(text: str) -> float:
+def radius(text: str, norm: Norm = "linf") -> float:
+    """`--eps`, such as 8/255."""
     try:
         value = float(str(parse_number(text)))
     except ValueError as error:
         raise UserError(f"--eps: {error}.") from None
     if not 0 < value < float("inf"):
         raise UserError(f"--eps must be a positive number, not {text}.")
-    return value
+    return check_radius(value, norm)

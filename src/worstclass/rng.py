@@ -10,6 +10,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from worstclass.errors import UserError
+
 
 def derive_seed(seed: int, stream: str, *indices: int) -> int:
     """A 63-bit seed for one named stream, e.g. `derive_seed(1, "order", epoch)`."""
@@ -86,6 +88,8 @@ def or_default(source: Randomness, device: torch.device) -> Source:
 
 def _draw(sample: Callable[..., Tensor], like: Tensor, source: Source) -> Tensor:
     if isinstance(source, PerSample):
+        if len(source.generators) != len(like):  # one would be stretched over all
+            raise UserError(f"{len(source.generators)} generators were given for {len(like)} samples.")
         rows = [sample(like.shape[1:], dtype=like.dtype, generator=g) for g in source.generators]
         return torch.stack(rows).to(like.device)
     if isinstance(source, Rows):

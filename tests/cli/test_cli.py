@@ -157,7 +157,7 @@ BAD_SETTINGS: dict[str, tuple[list[str], list[str]]] = {
     "unknown model": (["model=small"], ["unknown model 'small'", "small-cnn"]),
     "unknown data": (["data=cifar"], ["unknown data 'cifar'", "Did you mean 'cifar10'?", "folder:PATH"]),
     "eps of 0": (["eps=0"], ["eps = 0", "greater than 0"]),
-    "eps over 1": (["eps=8"], ["eps = 8", "less than or equal to 1"]),
+    "eps over 1": (["eps=8"], ["eps = 8:", "at most 1", "8/255?"]),
     "no epochs": (["epochs=0"], ["epochs = 0", "greater than or equal to 1"]),
     "words for a number": (["lr=fast"], ["lr: 'fast' is not a number"]),
     "all for validation": (["valid_fraction=1"], ["valid_fraction = 1", "less than 1"]),
@@ -317,6 +317,9 @@ def test_evaluate_with_unknown_names(command: Command, tmp_path: Path, runs: Pat
     assert_refused(command("evaluate", small, "--part", "train"), "unknown part 'train'", "test, valid")
     assert_refused(command("evaluate", small, "--checkpoint", "best"), "unknown checkpoint 'best'", "selected, last")
     assert_refused(command("evaluate", small, "--eps", "8/255"), "--eps is for a model of your own")
+    for eps, hints in (("8", ["eps = 8:", "8/255?"]), ("300", ["at most 1"]), ("0", ["positive"]), ("x", ["8/255"])):
+        words = ("--weights", "w.safetensors", "--data", "fashion-mini", "--out", "out", "--eps", eps)
+        assert_refused(command("evaluate", "own_code:build", *words), *hints)
     assert_refused(command("evaluate", "own_code:build"), "give --weights, --data, --eps and --out")
     assert_refused(command("evaluate", small, "--attacks", "fgsm", "--base", runs / "wide"), "has not been evaluated")
     assert contents(tmp_path) == before

@@ -48,7 +48,7 @@ def test_a_line_for_each_epoch(tmp_path: Path, capsys: pytest.CaptureFixture[str
     for line, record in zip(lines, open_run(tmp_path / "run").log, strict=True):
         weights, accuracy = record["next_class_weights"], record["class_robust_accuracy"]
         assert f"heaviest row {weights.index(max(weights))} {max(weights):.2f}" in line
-        assert f"PGD-20 {100 * record['valid']['robust_accuracy']:.1f}" in line
+        assert f"validation PGD {100 * record['valid']['robust_accuracy']:.1f}" in line
         assert f"worst {100 * min(accuracy):.1f} row {accuracy.index(min(accuracy))}" in line
         assert epoch_line(record, config, ["row 0", "row 1", "row 2"]) == line
 

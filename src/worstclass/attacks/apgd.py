@@ -13,6 +13,7 @@ from worstclass.attacks.breaker import Breaker
 from worstclass.attacks.lanes import Hunt, Lanes, claim, target_ranks
 from worstclass.attacks.losses import dlr_loss, targeted_dlr_loss
 from worstclass.errors import UserError, choose
+from worstclass.inputs import check_radius
 from worstclass.types import Classifier, Norm
 
 APGDLoss = Literal["ce", "dlr", "targeted-dlr"]
@@ -53,8 +54,9 @@ class APGD(Breaker):
     def __post_init__(self) -> None:
         for name, kind in (("norm", Norm), ("loss", APGDLoss)):
             choose(name, getattr(self, name), get_args(kind))
-        if self.eps < 0 or min(self.steps, self.targets, self.restarts, self.eot) < 1:
-            raise UserError(f"{self}: eps must not be negative, and every count at least 1.")
+        check_radius(self.eps, self.norm)
+        if min(self.steps, self.targets, self.restarts, self.eot) < 1:
+            raise UserError(f"{self}: every count must be at least 1.")
 
     def hunt(self, model: Classifier, hunt: Hunt) -> None:
         targets = target_ranks(hunt.logits, hunt.y, self.targets) if self.loss == "targeted-dlr" else None

@@ -9,6 +9,7 @@ from torch import Tensor
 from worstclass.attacks.ball import radius_of
 from worstclass.attacks.lanes import Hunt, Look
 from worstclass.errors import UserError
+from worstclass.inputs import check_batch
 from worstclass.rng import PerSample, Randomness, Rows
 from worstclass.types import Classifier, Norm
 
@@ -60,6 +61,7 @@ class Breaker(ABC):
         """Search with `model`; what counts is what `judge` (the model itself, if left out) gets wrong. The
         search sends at most `rows` images forward at once, or the batch if that is more: targets share it where they
         fit."""
+        y = check_batch(x, y, margin, self.eps, self.norm)
         hunt = Hunt(
             x,
             y,

@@ -13,6 +13,7 @@ from worstclass.attacks.fab import FAB
 from worstclass.attacks.lanes import predict
 from worstclass.attacks.square import Square
 from worstclass.errors import UserError, unknown
+from worstclass.inputs import check_answer, check_batch
 from worstclass.rng import Randomness
 from worstclass.types import Classifier, Norm
 
@@ -64,9 +65,12 @@ class Ensemble:
     ) -> Elimination:
         """Run all attacks. `by` has the number of the attack that broke a sample, -1 where it stands, and -2 where the
         model is wrong without any."""
+        y = check_batch(x, y, margin, self.eps, self.norm)
         source = own_sources(generator, len(x))
         x_adv = x.clone()
-        wrong = predict(judge or model, x).argmax(1) != y
+        logits = predict(judge or model, x)
+        check_answer(logits, y)
+        wrong = logits.argmax(1) != y
         by = torch.where(wrong, NATURAL_ERROR, STANDING)
         for number, attack in enumerate(self.attacks.values()):
             rows = (by == STANDING).nonzero().squeeze(1)

@@ -12,6 +12,7 @@ from worstclass.attacks.breaker import Breaker
 from worstclass.attacks.lanes import Hunt, Lanes, claim, predict, target_ranks
 from worstclass.attacks.losses import logit_of
 from worstclass.errors import UserError, choose
+from worstclass.inputs import check_radius
 from worstclass.rng import PerSample
 from worstclass.types import Classifier, Norm
 
@@ -34,8 +35,9 @@ class FAB(Breaker):
 
     def __post_init__(self) -> None:
         choose("norm", self.norm, get_args(Norm))
-        if self.eps < 0 or self.targets < 0 or min(self.steps, self.restarts) < 1:
-            raise UserError(f"{self}: eps and targets must not be negative, steps and restarts at least 1.")
+        check_radius(self.eps, self.norm)
+        if self.targets < 0 or min(self.steps, self.restarts) < 1:
+            raise UserError(f"{self}: targets must not be negative, steps and restarts at least 1.")
 
     def hunt(self, model: Classifier, hunt: Hunt) -> None:
         anywhere = partial(random_direction, norm=self.norm)

@@ -12,6 +12,7 @@ from torch import Tensor
 
 from worstclass.attacks.ball import column
 from worstclass.errors import UserError
+from worstclass.inputs import check_answer
 from worstclass.rng import PerSample
 from worstclass.types import Classifier
 
@@ -47,6 +48,7 @@ class Hunt:
         self.rows = max(rows, len(x))
         self.x_adv = x.clone()
         self.logits = predict(judge, x)
+        check_answer(self.logits, y)
         self.predicted = self.logits.argmax(1)
         self.found = self.predicted != y  # wrong as it is: nothing to search
 

@@ -13,6 +13,7 @@ from worstclass.attacks.ball import column, direction, l2, project, radius_of
 from worstclass.attacks.losses import cw_loss
 from worstclass.errors import UserError, choose
 from worstclass.execution import compiled
+from worstclass.inputs import check_answer, check_batch, check_radius
 from worstclass.objectives import kl_divergence
 from worstclass.rng import Randomness
 from worstclass.types import Classifier, Norm
@@ -56,8 +57,9 @@ class PGD:
     def __post_init__(self) -> None:
         for name, kind in (("norm", Norm), ("loss", Loss), ("start", Start), ("keep", Keep)):
             choose(name, getattr(self, name), get_args(kind))
-        if self.eps < 0 or self.steps < 0 or self.step_size < 0 or self.restarts < 1:
-            raise UserError(f"{self}: eps, steps and step_size must not be negative, restarts at least 1.")
+        check_radius(self.eps, self.norm)
+        if not (self.steps >= 0 and self.step_size >= 0 and self.start_scale >= 0 and self.restarts >= 1):
+            raise UserError(f"{self}: steps, step_size and start_scale must not be negative, restarts at least 1.")
 
     def __call__(
         self, model: Classifier, x: Tensor, y: Tensor, *, margin: Tensor | None = None, generator: Randomness = None
@@ -65,14 +67,16 @@ class PGD:
         if self.keep == "any":
             return self.search(model, x, y, margin=margin, generator=generator).any
         if self.restarts == 1:
+            y = check_batch(x, y, margin, self.eps, self.norm)
             loss = self._loss(model, x, y)
-            return self._ascend(model, x, loss, radius_of(1.0, margin, x), rng.or_default(generator, x.device))
+            return self._ascend(model, x, y, loss, radius_of(1.0, margin, x), rng.or_default(generator, x.device))
         return self.search(model, x, y, margin=margin, generator=generator).last
 
     def search(
         self, model: Classifier, x: Tensor, y: Tensor, *, margin: Tensor | None = None, generator: Randomness = None
     ) -> Found:
         """Run all restarts and return both conventions; one forward a restart more than a plain call."""
+        y = check_batch(x, y, margin, self.eps, self.norm)
         source = rng.or_default(generator, x.device)
         scale = radius_of(1.0, margin, x)
         loss = self._loss(model, x, y)
@@ -88,7 +92,7 @@ class PGD:
             found = found | new
 
         for _ in range(self.restarts):
-            x_adv = self._ascend(model, x, loss, scale, source, watch)
+            x_adv = self._ascend(model, x, y, loss, scale, source, watch)
             with torch.no_grad():
                 logits = model(x_adv)
                 value = loss(logits)
@@ -114,6 +118,7 @@ class PGD:
         self,
         model: Classifier,
         x: Tensor,
+        y: Tensor,
         loss: Callable[[Tensor], Tensor],
         scale: Tensor | float,
         source: rng.Source,
@@ -121,10 +126,12 @@ class PGD:
     ) -> Tensor:
         """One restart; `watch` sees every iterate but the last with its logits."""
         x_adv = self._begin(x, scale, source)
-        for _ in range(self.steps):
+        for number in range(self.steps):
             x_adv = x_adv.detach().requires_grad_()
             with torch.enable_grad():
                 logits = model(x_adv)
+                if number == 0:
+                    check_answer(logits, y)
                 (grad,) = torch.autograd.grad(loss(logits).sum(), x_adv)
             x_adv = x_adv.detach()
             if watch is not None:

@@ -14,6 +14,7 @@ from worstclass.attacks.breaker import Breaker
 from worstclass.attacks.lanes import Hunt, Lanes, claim, predict
 from worstclass.attacks.losses import margin as margin_of
 from worstclass.errors import UserError, choose
+from worstclass.inputs import check_radius
 from worstclass.rng import PerSample
 from worstclass.types import Classifier, Norm
 
@@ -24,7 +25,7 @@ Window = tuple[slice, slice, slice, slice]
 
 
 class Patch(NamedTuple):
-    """One query's proposal, the same for every sample."""
+    """Where one query tries something, the same for every sample."""
 
     window: Window
     twin: Window
@@ -36,8 +37,9 @@ class Patch(NamedTuple):
 class Square(Breaker):
     """Square (Andriushchenko et al., 2020): keeps a random patch if it lowers the margin. No gradient is used.
 
-    `area` is the share of the image that the first patches cover. As in the public code one patch, the same for all
-    samples, is tried at each query, so what a sample sees does not depend on its batch.
+    `area` is the share of the image that the first patches cover. As in the public code the patch of a query is at the
+    same place for all samples; in L-inf its signs are shared too, in L2 each sample draws its own. What a sample sees
+    does not depend on its batch.
     """
 
     uses_gradients: ClassVar[bool] = False
@@ -50,8 +52,9 @@ class Square(Breaker):
 
     def __post_init__(self) -> None:
         choose("norm", self.norm, get_args(Norm))
-        if self.eps < 0 or not 0 < self.area <= 1 or min(self.queries, self.restarts) < 1:
-            raise UserError(f"{self}: eps must not be negative, area in (0, 1], queries and restarts at least 1.")
+        check_radius(self.eps, self.norm)
+        if not 0 < self.area <= 1 or min(self.queries, self.restarts) < 1:
+            raise UserError(f"{self}: area must be in (0, 1], queries and restarts at least 1.")
 
     def hunt(self, model: Classifier, hunt: Hunt) -> None:
         x, shared = hunt.x, hunt.source.shared()
@@ -61,14 +64,15 @@ class Square(Breaker):
             if len(standing) == 0:
                 return
             plan = [self._patch(query, x, shared) for query in range(self.queries)]
-            signs = _signs((self.queries, x.shape[1], 1, 1), shared).to(x)
+            lanes, own = hunt.new_lanes(standing), hunt.source.select(standing.tolist())
+            lanes["best"] = self._start(lanes, own, shared)
+            signs = self._signs(x, standing, own, shared)
 
             def query(lanes: Lanes, number: int, plan: list[Patch] = plan, signs: Tensor = signs) -> None:
-                self._try(model, lanes, propose(lanes, plan[number], signs[number]))
+                drawn = signs[number] if self.norm == "linf" else signs[number, lanes["sample"]]
+                self._try(model, lanes, propose(lanes, plan[number], drawn[..., None, None].to(x.dtype)))
 
             with torch.no_grad():
-                lanes = hunt.new_lanes(standing)
-                lanes["best"] = self._start(lanes, hunt.source.select(standing.tolist()), shared)
                 lanes["margin"] = torch.full_like(lanes["radius"].flatten(), torch.inf)
                 self._try(model, lanes, lanes["best"])
                 hunt.run(lanes, query, self.queries, (turn / self.restarts, (turn + 1) / self.restarts))
@@ -110,6 +114,16 @@ class Square(Breaker):
             side,
             turn > 0.5,
         )
+
+    def _signs(self, x: Tensor, rows: Tensor, own: PerSample, shared: torch.Generator) -> Tensor:
+        """The signs of each query's patch, one a channel: (Q, C) for L-inf; for L2 (Q, B, C), of the samples `rows`."""
+        shape = (self.queries, x.shape[1])
+        if self.norm == "linf":
+            return _signs(shape, shared).to(x.device)
+        signs = torch.ones(self.queries, len(x), x.shape[1], dtype=torch.int8)
+        for row, generator in zip(rows.tolist(), own.generators, strict=True):
+            signs[:, row] = _signs(shape, generator)
+        return signs.to(x.device)
 
     def _start(self, lanes: Lanes, source: PerSample, shared: torch.Generator) -> Tensor:
         """L-inf: vertical stripes at the ball's surface. L2: a grid of bumps with random signs."""
@@ -153,7 +167,7 @@ def _window(top: int, left: int, side: int) -> Window:
 
 
 def _signs(shape: tuple[int, ...], generator: torch.Generator) -> Tensor:
-    return torch.randint(2, shape, generator=generator) * 2 - 1
+    return torch.randint(2, shape, generator=generator).mul_(2).sub_(1).to(torch.int8)
 
 
 def _random_signs(like: Tensor, source: PerSample) -> Tensor:

@@ -1,4 +1,4 @@
-"""Data in one .npz file: x_train, y_train, x_test, y_test, and class_names if it likes. No pickle is read."""
+"""Data in one .npz file: x_train, y_train, x_test, y_test; class_names and layout if it likes. No pickle is read."""
 
 from pathlib import Path
 from typing import Any, Literal
@@ -7,10 +7,11 @@ import numpy as np
 import torch
 
 from worstclass.data.images import Images, check_class_names
-from worstclass.errors import UserError
+from worstclass.errors import UserError, choose
 from worstclass.files import Npz, clean_errors
 
 CHANNELS = (1, 3, 4)
+LAYOUTS = ("NHWC", "NCHW")
 
 
 def read_npz_names(path: Path) -> tuple[str, ...]:
@@ -25,24 +26,49 @@ def read_npz_names(path: Path) -> tuple[str, ...]:
 
 
 def read_npz(path: Path, part: Literal["train", "test"]) -> Images:
-    """The part's images, (N, H, W), (N, H, W, C) or (N, C, H, W) as uint8, and their labels."""
+    """The part's images, (N, H, W), (N, H, W, C) or (N, C, H, W) as uint8, and their labels.
+
+    Channels are the axis of size 1, 3 or 4. Where both axes have such a size, `layout` in the file must say which.
+    """
     num_classes = len(read_npz_names(path))
     with Npz(path) as archive:
         x, y = archive.read(f"x_{part}"), archive.read(f"y_{part}")
+        layout = _read_layout(archive, path)
     if x.dtype != np.uint8:
         raise UserError(f"{path}: x_{part} must be uint8 in 0..255, not {x.dtype}.")
-    if x.ndim == 3:
-        x = x[:, None]
-    elif x.ndim == 4 and x.shape[3] in CHANNELS:
-        x = x.transpose(0, 3, 1, 2)
-    elif x.ndim != 4 or x.shape[1] not in CHANNELS:
-        raise UserError(f"{path}: x_{part} has shape {x.shape}; (N, H, W), (N, H, W, C) or (N, C, H, W) is expected.")
+    x = channels_first(x, layout, f"{path}: x_{part}")
     if x.size == 0:
         raise UserError(f"{path}: x_{part} has no pixels: its shape is {x.shape}.")
     check_labels(y, num_classes, f"{path}: y_{part}")
     if len(x) != len(y):
         raise UserError(f"{path}: {len(x)} images in x_{part} but {len(y)} labels in y_{part}.")
     return Images(torch.from_numpy(np.ascontiguousarray(x)), torch.from_numpy(y.astype(np.int64)))
+
+
+def _read_layout(archive: Npz, path: Path) -> str | None:
+    if "layout" not in archive.names:
+        return None
+    with clean_errors(f"{path}: layout"):
+        return str(archive.read("layout").reshape(-1).astype(str).tolist()[0])
+
+
+def channels_first(x: "np.ndarray[Any, Any]", layout: str | None, where: str) -> "np.ndarray[Any, Any]":
+    """Images as (N, C, H, W)."""
+    if x.ndim == 3:
+        return x[:, None]
+    if x.ndim != 4:
+        raise UserError(f"{where} has shape {x.shape}; (N, H, W), (N, H, W, C) or (N, C, H, W) is expected.")
+    possible = [name for name in LAYOUTS if x.shape[name.index("C")] in CHANNELS]
+    if layout is not None:
+        possible = [choose(f"layout ({where})", layout, LAYOUTS)]
+    if not possible:
+        raise UserError(f"{where} has shape {x.shape}; no axis has the size of channels, 1, 3 or 4.")
+    if len(possible) > 1:
+        raise UserError(
+            f"{where} has shape {x.shape}, which may be (N, H, W, C) or (N, C, H, W): "
+            "add layout='NHWC' or layout='NCHW' to the file."
+        )
+    return x.transpose(0, 3, 1, 2) if possible == ["NHWC"] else x
 
 
 def check_labels(labels: "np.ndarray[Any, Any]", num_classes: int, where: str) -> None:

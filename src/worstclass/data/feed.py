@@ -69,7 +69,7 @@ class Streamed:
             staged.x[:size].copy_(pinned.x[:size], non_blocking=True)
             staged.y[:size].copy_(pinned.y[:size], non_blocking=True)
             self._copied[turn].record(self._stream)
-        return Images(staged.x[:size], staged.y[:size])
+        return Images.unchecked(staged.x[:size], staged.y[:size])
 
     def _place(self, batch: Images) -> None:
         """Put a batch that was fetched into the window."""
@@ -99,7 +99,7 @@ def fits(images: Images, device: torch.device, limit: int | None = None) -> bool
 
 
 def _empty(images: Images, size: int, *, pin: bool = False) -> Images:
-    return Images(
+    return Images.unchecked(
         torch.empty((size, *images.x.shape[1:]), dtype=images.x.dtype, pin_memory=pin),
         torch.zeros(size, dtype=images.y.dtype, pin_memory=pin),
     )

@@ -10,26 +10,46 @@ from torch import Tensor
 
 from worstclass import rng
 from worstclass.errors import UserError
+from worstclass.inputs import check_images, check_labels
 
 
 @dataclass(frozen=True)
 class Images:
-    """Images (N, C, H, W) as uint8 and labels (N,) as int64, both on one device."""
+    """Images (N, C, H, W), uint8 in 0..255 or floating point in [0, 1], and labels (N,), both on one device.
+
+    What is anything else is refused here, before a number comes of it; other whole numbers become int64 labels.
+    """
 
     x: Tensor
     y: Tensor
+
+    def __post_init__(self) -> None:
+        check_images(self.x)
+        check_labels(self.y, len(self.x))
+        if self.x.device != self.y.device:
+            raise UserError(f"images are on {self.x.device}, their labels on {self.y.device}.")
+        object.__setattr__(self, "y", self.y.long())
+
+    @classmethod
+    def unchecked(cls, x: Tensor, y: Tensor) -> "Images":
+        """A part or a copy of images that were checked: nothing is looked at, so no host waits for its device."""
+        images = object.__new__(cls)
+        object.__setattr__(images, "x", x)
+        object.__setattr__(images, "y", y)
+        return images
 
     def __len__(self) -> int:
         return len(self.y)
 
     def to(self, device: torch.device | str) -> "Images":
-        return Images(self.x.to(device), self.y.to(device))
+        return Images.unchecked(self.x.to(device), self.y.to(device))
 
     def select(self, index: Tensor) -> "Images":
-        return Images(self.x[index], self.y[index])
+        return Images.unchecked(self.x[index], self.y[index])
 
     def class_counts(self, num_classes: int) -> Tensor:
         """Images of each class (K,)."""
+        check_labels(self.y, len(self), num_classes)
         return torch.bincount(self.y, minlength=num_classes)
 
 
@@ -45,13 +65,19 @@ def check_class_names(names: Sequence[str], where: object) -> tuple[str, ...]:
     return tuple(names)
 
 
-def to_float(x: Tensor) -> Tensor:
-    """uint8 images as float32 in [0, 1]."""
-    return x.float().div_(255)
+def to_float(x: Tensor, dtype: torch.dtype | None = None) -> Tensor:
+    """Images as floats in [0, 1], float32 unless said otherwise: uint8 is divided by 255, floats stay as they are."""
+    if not x.is_floating_point():
+        if x.dtype != torch.uint8:
+            raise UserError(f"images must be uint8 in 0..255 or floating point in [0, 1], not {x.dtype}.")
+        x = x.float().div_(255)
+    return x.float() if dtype is None else x.to(dtype)
 
 
 def channel_statistics(x: Tensor, rows: int = 1000) -> tuple[Tensor, Tensor]:
-    """Mean and standard deviation of each channel of uint8 images as floats in [0, 1], some images at a time."""
+    """Mean and standard deviation of each channel of images as floats in [0, 1], some images at a time."""
+    if x.is_floating_point():
+        return _float_statistics(x, rows)
     counts = torch.zeros(x.shape[1], 256, dtype=torch.int64)
     for part in x.split(rows):
         for count, channel in zip(counts, part.unbind(1), strict=True):
@@ -60,6 +86,14 @@ def channel_statistics(x: Tensor, rows: int = 1000) -> tuple[Tensor, Tensor]:
     mean = counts.double() @ values / total
     var = (counts * (values - mean[:, None]) ** 2).sum(1) / (total - 1)
     return mean, var.sqrt()
+
+
+def _float_statistics(x: Tensor, rows: int) -> tuple[Tensor, Tensor]:
+    """In two passes: the sum, then the squares about the mean."""
+    total = x[:, 0].numel()
+    mean = torch.stack([part.double().sum((0, 2, 3)) for part in x.split(rows)]).sum(0) / total
+    about = torch.stack([(part.double() - mean[:, None, None]).square().sum((0, 2, 3)) for part in x.split(rows)])
+    return mean, (about.sum(0) / (total - 1)).sqrt()
 
 
 def split_validation(images: Images, num_classes: int, fraction: float) -> tuple[Images, Images]:

@@ -1,6 +1,7 @@
 """Models by name, and the user's own by `module.path:factory`."""
 
 import importlib
+import inspect
 import re
 import sys
 from collections.abc import Callable, Iterator
@@ -55,10 +56,12 @@ def make_model(name: str, *, num_classes: int, in_channels: int, seed: int = 0) 
         set_seed(rng.derive_seed(seed, "init"))
         if runs_user_code(name):
             with _current_folder():
-                try:
-                    return _user_factory(name)(num_classes=num_classes, in_channels=in_channels)
-                except TypeError as error:
-                    raise UserError(f"model '{name}' must take num_classes and in_channels: {error}.") from error
+                factory = _user_factory(name)
+                _check_signature(name, factory)
+                model = factory(num_classes=num_classes, in_channels=in_channels)
+            if not isinstance(model, nn.Module):
+                raise UserError(f"model '{name}' must return a torch.nn.Module, not {type(model).__name__}.")
+            return model
         if name in MODELS:
             return MODELS[name](num_classes, in_channels)
         depth, width = name.removeprefix("wrn").split("-")
@@ -76,6 +79,18 @@ def _current_folder() -> Iterator[None]:
         yield
     finally:
         sys.path.remove("")
+
+
+def _check_signature(name: str, factory: Callable[..., nn.Module]) -> None:
+    """Raise unless the factory takes the two names; what fails inside it is its own error, and stays that."""
+    try:
+        signature = inspect.signature(factory)
+    except (TypeError, ValueError):  # not every callable tells
+        return
+    try:
+        signature.bind(num_classes=0, in_channels=0)
+    except TypeError as error:
+        raise UserError(f"model '{name}' must take num_classes and in_channels: {error}.") from None
 
 
 def _user_factory(name: str) -> Callable[..., nn.Module]:

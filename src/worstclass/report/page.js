@@ -106,7 +106,7 @@ function epochs() {
   const colors = ["#D55E00", "#0072B2", "#009E73"];
   const weak = (d) => names.includes(d.class);
   const stroke = (d) => (weak(d) ? colors[names.indexOf(d.class)] : "#c4c4c4");
-  for (const [id, key, label, scale] of [["weights", "class_weights", "class weight", 1], ["accuracies", "class_robust_accuracy", "PGD-20 accuracy on validation (%)", 100]]) {
+  for (const [id, key, label, scale] of [["weights", "class_weights", "class weight", 1], ["accuracies", "class_robust_accuracy", "accuracy under validation PGD (%)", 100]]) {
     const rows = lines(run.log[key]).map((d) => ({ ...d, value: scale * d.value }));
     const ends = d3.sort(rows.filter((d) => d.epoch === run.log[key].length && weak(d)), (d) => d.value);
     const apart = d3.max(rows, (d) => d.value) / 16; // so that names do not cover each other

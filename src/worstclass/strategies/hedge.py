@@ -6,6 +6,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from worstclass.inputs import check_labels
 from worstclass.stats import ClassStats
 
 
@@ -85,17 +86,18 @@ class ClassHedge:
                 f"losses and y must both be (B,), not {tuple(losses.shape)} and {tuple(y.shape)}: "
                 "compute the loss with reduction='none'"
             )
+        check_labels(y, len(losses), values=False)
         if self._by_class.device != y.device:
             self._by_class = self._by_class.to(y.device)
-        return losses * self._by_class[y].to(losses.dtype)
+        by_sample = self._by_class.index_select(0, y.long())  # an index would take -1 for the last class
+        return losses * by_sample.to(losses.dtype)
 
     def update(self, losses: Tensor, y: Tensor) -> None:
         """Play one round with per-sample validation losses (N,); a class without samples counts as average."""
         losses, y = losses.detach().double().cpu(), y.detach().cpu()
         if losses.shape != y.shape or losses.dim() != 1 or len(y) == 0:
             raise ValueError("losses and y must both be (N,), with at least one sample")
-        if int(y.min()) < 0 or int(y.max()) >= self.num_classes:
-            raise ValueError(f"labels lie in {int(y.min())}..{int(y.max())}, expected 0..{self.num_classes - 1}")
+        check_labels(y, len(losses), self.num_classes)
         if not bool(losses.isfinite().all()):
             raise ValueError("a validation loss is not finite: the weights were left as they are")
         stats = ClassStats(self.num_classes)

@@ -10,6 +10,7 @@ from torch import Tensor
 
 from worstclass.attacks import PGD
 from worstclass.data import Augment, Images, to_float
+from worstclass.inputs import values_known
 from worstclass.stats import COLUMNS, ClassStats
 from worstclass.team import ALONE, Team
 from worstclass.train.distributed import sum_gradients
@@ -43,7 +44,7 @@ class TrainStep:
         own, batch = self.team.share(len(index)), self.data.y[index]
         x = self.augment(self.data.x[index], self.generator)[own]
         x, y = to_float(x).contiguous(memory_format=self.memory_format), batch[own]
-        with self.context(x.device):
+        with self.context(x.device), values_known():
             self.model.eval()  # the attack sees fixed BatchNorm statistics, and leaves them alone
             margin, source = self.weights.margin[y], self.team.draws(self.generator, len(index))
             x_adv = self.objective.perturb(self.view(), x, y, margin=margin, generator=source)
@@ -96,7 +97,7 @@ class ValidStep:
             return
         x = to_float(self.data.x[own]).contiguous(memory_format=self.memory_format)
         source = self.team.draws(self.generator, len(index))
-        with self.context(x.device):
+        with self.context(x.device), values_known():
             model = self.view()
             x_adv = self.objective.perturb(model, x, y, generator=source)
             attacked = self.attack(model, x, y, generator=source)

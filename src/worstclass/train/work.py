@@ -11,6 +11,7 @@ from torch.distributed import DistError
 
 from worstclass.data import Feed, Images, make_feed, to_float
 from worstclass.errors import UserError
+from worstclass.inputs import check_labels
 from worstclass.stats import ClassStats
 from worstclass.team import ALONE, Team
 from worstclass.train.distributed import share
@@ -46,6 +47,7 @@ def prepare(
 ) -> Work:
     """Put the data on the model's device if it fits, and the steps as the engine takes them, inside its `settings`; a
     model that the fast engine cannot take is left to the eager one."""
+    check_data(train, valid, len(state.strategy.weights.natural))
     device = next(state.model.parameters()).device
     batch_size = plan.batch_size_for(len(train))
     check_batch(batch_size, team)
@@ -76,6 +78,19 @@ def prepare(
         _lay_out(state.model, engine)
         with engine.settings(device):
             return _prepare(state, feed, valid_feed, objective, plan, engine, team, on_fallback)
+
+
+def check_data(train: Images, valid: Images, num_classes: int) -> None:
+    """Raise unless both parts have images, of one size and of these classes: once, before any step."""
+    for name, images in (("train", train), ("valid", valid)):
+        if not isinstance(images, Images):
+            raise UserError(f"{name} must be worstclass.data.Images(x, y), not {type(images).__name__}.")
+        if len(images) == 0:
+            raise UserError(f"{name} has no images.")
+        check_labels(images.y, len(images), num_classes)
+    if train.x.shape[1:] != valid.x.shape[1:]:
+        sizes = tuple(train.x.shape[1:]), tuple(valid.x.shape[1:])
+        raise UserError(f"training images are {sizes[0]}, validation images {sizes[1]}.")
 
 
 def check_batch(batch_size: int, team: Team) -> None:
