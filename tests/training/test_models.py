@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from worstclass.data import channel_statistics
 from worstclass.errors import UserError
 from worstclass.models import MODELS, Normalized, ResNet18, SmallCNN, WideResNet, check_name, make_model, runs_user_code
+from worstclass.models.layers import AverageTo, ImageConv2d
 from worstclass.models.resnet import Block, PreActBlock
 
 
@@ -119,6 +120,33 @@ def test_residual_blocks_by_their_formula(stride: int) -> None:
     assert block.shortcut is not None
     skip = F.conv2d(active, block.shortcut.weight, stride=stride)
     assert torch.allclose(block(x), F.conv2d(inner, block.conv2.weight, padding=1) + skip, atol=1e-4)
+
+
+@pytest.mark.parametrize("channels", [1, 3])
+@pytest.mark.parametrize("kernel", [(3, 2, 1, 1, True), (5, 3, 0, 1, False), (3, 1, 2, 2, True)])
+def test_the_first_convolution_is_torchs(channels: int, kernel: tuple[int, int, int, int, bool]) -> None:
+    """The same output and gradients, by the matrix product that grey images take on a CPU too."""
+    size, stride, padding, dilation, bias = kernel
+    ours = ImageConv2d(channels, 4, size, stride, padding, dilation, bias=bias).double()
+    theirs = nn.Conv2d(channels, 4, size, stride, padding, dilation, bias=bias).double()
+    theirs.load_state_dict(ours.state_dict())
+    x = torch.rand(5, channels, 11, 14, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
+    x.requires_grad_()
+    outputs = [ours(x), theirs(x)]
+    weight = torch.linspace(-1, 1, outputs[0].numel(), dtype=x.dtype).view_as(outputs[0])
+    gradients = [
+        torch.autograd.grad((output * weight).sum(), [x, *model.parameters()])
+        for output, model in zip(outputs, (ours, theirs), strict=True)
+    ]
+    assert torch.allclose(*outputs)
+    assert all(torch.allclose(a, b) for a, b in zip(*gradients, strict=True))
+
+
+def test_pooling_leaves_small_maps_as_they_are() -> None:
+    small, large = torch.rand(2, 3, 4, 4), torch.rand(2, 3, 4, 7)
+    assert AverageTo(4)(small) is small
+    assert torch.equal(F.adaptive_avg_pool2d(small, 4), small)
+    assert torch.equal(AverageTo(4)(large), F.adaptive_avg_pool2d(large, 4))
 
 
 def test_normalized_is_normalisation_by_hand() -> None:

@@ -17,6 +17,7 @@ from torch import Tensor, fx, nn
 from worstclass.attacks.fused import fused_conv
 from worstclass.attacks.lanes import predict
 from worstclass.execution import allow_tf32
+from worstclass.models.layers import AverageTo, ImageConv2d, conv2d
 from worstclass.models.normalization import Head
 from worstclass.models.synced import SYNCED, SyncedBatchNorm2d
 from worstclass.types import Classifier
@@ -129,7 +130,7 @@ class FoldedConv(nn.Module):
         if relu and x.is_cuda and self.weight.dtype == torch.bfloat16:
             add = None if add is None else add.to(torch.bfloat16)
             return fused_conv(x.to(torch.bfloat16), self.weight, self.bias, add, stride, padding, dilation, self.groups)
-        out = F.conv2d(x, self.weight, self.bias, stride, padding, dilation, self.groups)
+        out = conv2d(x, self.weight, self.bias, stride, padding, dilation, self.groups)
         out = out if add is None else out + add
         return out.relu() if relu else out
 
@@ -157,7 +158,9 @@ def _padded(x: Tensor) -> Tensor:
 
 class _Tracer(fx.Tracer):
     def is_leaf_module(self, m: nn.Module, module_qualified_name: str) -> bool:
-        return isinstance(m, (Head, *SYNCED.values())) or super().is_leaf_module(m, module_qualified_name)
+        return isinstance(m, (AverageTo, Head, ImageConv2d, *SYNCED.values())) or super().is_leaf_module(
+            m, module_qualified_name
+        )
 
 
 class _Shapes(fx.Interpreter):
@@ -181,7 +184,7 @@ def _fold_norms(graph: fx.Graph, model: Classifier, shared: Classifier, dtype: t
     calls = Counter(node.target for node in graph.nodes if node.op == "call_module")
     for node in list(graph.nodes):
         convolution = _module(node, model)
-        if type(convolution) is not nn.Conv2d or calls[node.target] > 1 or _hooked(convolution):
+        if not _is_convolution(convolution) or calls[node.target] > 1 or _hooked(convolution):
             continue
         if convolution.padding_mode != "zeros" or isinstance(convolution.padding, str):
             continue
@@ -253,6 +256,10 @@ def _takes_images_in_two(graph: fx.Graph, root: nn.Module) -> bool:
 
 def _module(node: fx.Node, root: nn.Module) -> nn.Module | None:
     return root.get_submodule(str(node.target)) if node.op == "call_module" else None
+
+
+def _is_convolution(module: nn.Module | None) -> TypeGuard[nn.Conv2d]:
+    return type(module) in (nn.Conv2d, ImageConv2d)
 
 
 def _is_norm(module: nn.Module | None) -> TypeGuard[nn.BatchNorm2d]:
