@@ -16,7 +16,7 @@ from worstclass.types import BallAttack
 
 
 def measure(labels: Ints, predicted: Ints, class_names: Sequence[str]) -> dict[str, Any]:
-    """Every measure of one column of predictions, with its 95% interval."""
+    """Every measure of one column of predictions, with its 95% interval; `ties` classes share the worst one's accuracy."""
     num_classes = len(class_names)
     correct, counts = metrics.class_counts(labels, predicted, num_classes)
     accuracy = metrics.per_class_accuracy(labels, predicted, num_classes)
@@ -26,7 +26,8 @@ def measure(labels: Ints, predicted: Ints, class_names: Sequence[str]) -> dict[s
     variance = metrics.class_variance(accuracy)
     return {
         "average": _with_interval(correct.sum() / counts.sum(), average_low, average_high),
-        "worst": _with_interval(worst, *metrics.worst_interval(correct, counts)) | {"class": class_names[index]},
+        "worst": _with_interval(worst, *metrics.worst_interval(correct, counts))
+        | {"class": class_names[index], "ties": metrics.worst_ties(accuracy)},
         "worst_10_percent": _with_interval(
             metrics.worst_share(accuracy), *metrics.worst_share_interval(correct, counts)
         ),
@@ -100,5 +101,7 @@ def versions() -> dict[str, str]:
 
 
 def _with_interval(value: Any, low: Any, high: Any) -> dict[str, Any]:
-    """JSON has no infinity: an unbounded end is null."""
+    """JSON has no infinity: an unbounded end is null, and so is a value that is not defined, with both ends."""
+    if not np.isfinite(value):
+        return {"value": None, "low": None, "high": None}
     return {key: float(x) if np.isfinite(x) else None for key, x in (("value", value), ("low", low), ("high", high))}
