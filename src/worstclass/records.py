@@ -107,6 +107,14 @@ class AboutRecord(Record):
     epoch: Count | None = None
 
 
+class BaseRecord(Record):
+    """The vanilla run that a card's rho compares with."""
+
+    folder: str
+    weights: str
+    seed: Count | None = None
+
+
 class CardRecord(Record):
     """card.json."""
 
@@ -115,6 +123,7 @@ class CardRecord(Record):
     columns: dict[AttackName, ColumnRecord]
     class_names: ClassNames
     findings: list[FindingRecord] = []
+    base: BaseRecord | None = None
 
 
 def check_record(kind: type[Record], value: Any, where: object) -> dict[str, Any]:

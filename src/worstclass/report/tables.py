@@ -1,6 +1,6 @@
 """The comparison table: one row for each attack and run, every figure with its 95% interval."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from rich.table import Table
@@ -9,7 +9,7 @@ from rich.text import Text
 from worstclass.errors import visible
 from worstclass.report.results import Result, attack_title
 
-HEADER = ("Attack", "Method", "Average %", "Worst class %", "", "CV", "rho")
+HEADER = ("Attack", "Method", "Average %", "Worst class %", "", "Class variance", "rho")
 
 
 def rows(results: Sequence[Result]) -> list[tuple[str, ...]]:
@@ -28,7 +28,7 @@ def rows(results: Sequence[Result]) -> list[tuple[str, ...]]:
                     result.title,
                     percent(column["average"]),
                     percent(column["worst"]),
-                    column["worst"]["class"],
+                    weakest(column),
                     number(column["class_variance"], 4),
                     number(against["rho"], 2, sign=True) if against else "base" if result.is_base else "",
                 )
@@ -51,6 +51,18 @@ def number(measure: dict[str, Any], digits: int, *, sign: bool = False) -> str:
     low_text = "-inf" if low is None else f"{low:{plus}.{digits}f}"
     high_text = "inf" if high is None else f"{high:{plus}.{digits}f}"
     return f"{shown} [{low_text}, {high_text}]"
+
+
+def weakest(column: Mapping[str, Any]) -> str:
+    """The name of the worst class; where several are equally bad, how many."""
+    worst = column["worst"]
+    return str(worst["class"]) if worst["ties"] == 1 else f"{worst['ties']} classes"
+
+
+def base_name(base: Mapping[str, Any]) -> str:
+    """How a card's base is called: `trades-seed1 (trades, seed 1)`."""
+    made = f"{base['recipe']['method']}, seed {base['seed']}" if "recipe" in base else base.get("model", "")
+    return f"{base['folder']} ({made})" if made else str(base["folder"])
 
 
 def rich_table(results: Sequence[Result], title: str) -> Table:
