@@ -63,6 +63,7 @@ class LogRecord(Record):
     class_costs: list[Finite]
     class_weights: list[Finite]
     class_robust_accuracy: list[Finite]
+    expert_weights: list[Finite] = []
     strategy: dict[str, Any]
 
 
