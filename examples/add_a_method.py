@@ -1,12 +1,18 @@
-"""Add a method: a class strategy of your own, trained through `worstclass.fit`."""
+"""Add a method: a class strategy of your own, trained through `worstclass.fit`, or by name through recipes."""
 
+from pathlib import Path
 from typing import Any, Literal
 
 import torch
 
 import worstclass
 from worstclass.attacks import trades_attack
+from worstclass.config import make_config, read_recipe
 from worstclass.data import Images, open_source, split_validation
+from worstclass.methods import METHODS, Method
+from worstclass.report import load_results, write_report
+from worstclass.runs import train_run
+from worstclass.subjects import evaluate_subject, run_subject
 
 
 class Focal:
@@ -33,6 +39,19 @@ class Focal:
     def _write(self) -> None:
         by_class = len(self.robust_error) * torch.softmax(self.sharpness * self.robust_error, 0)
         self.weights.set(natural=by_class, robust=by_class)  # in place: the storage never changes
+
+
+METHODS["focal"] = Method("Focal", lambda config, counts: Focal(len(counts), sharpness=1.0))
+
+
+def compare(folder: Path, attack: str = "pgd-20", **settings: object) -> Path:
+    """Train it and TRADES by recipes, attack both, and write the report that compares them."""
+    for method in ("trades", "focal"):
+        recipe = read_recipe("fashion-mini-trades") | {"method": method} | settings
+        run = train_run(make_config(recipe), folder / method)
+        evaluate_subject(run_subject(run), [attack], run.folder)
+    write_report(load_results([folder / "trades", folder / "focal"]), folder / "report.html")
+    return folder / "report.html"
 
 
 def main(epochs: int = 12, limit: int | None = None, sharpness: float = 1.0) -> worstclass.ClassWeights:

@@ -22,8 +22,9 @@ CASES = {  # name: (class accuracies of our run, of the base run)
     "equal classes": (np.full(10, 0.5), ONE_LOW),
     "one low": (np.array([0.35] + [0.55] * 9), ONE_LOW),
     "spread": (np.linspace(0.30, 0.75, 10), np.linspace(0.20, 0.80, 10)),
+    "most at nothing": (np.array([0.002] * 7 + [0.2, 0.4, 0.6]), np.array([0.004] * 7 + [0.3, 0.4, 0.5])),
 }
-COLUMNS = ("worst, percentile", "worst, exact", "CV, percentile", "CV, reverse", "worst gain", "rho")
+COLUMNS = ("worst, percentile", "worst, exact", "variance, percentile", "variance, reverse", "worst gain", "rho")
 
 Ints = NDArray[np.int64]
 Floats = NDArray[np.float64]

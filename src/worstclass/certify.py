@@ -1,7 +1,8 @@
 """The certificates of a run: what its log and its outcomes say about the paper's theorems."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from scipy.special import softmax
@@ -44,7 +45,7 @@ def certify_training(run: Run) -> Certificate:
     if not log:
         raise UserError(f"{run.folder} has no epoch in its log yet.")
     costs = np.array([line["class_costs"] for line in log])
-    return theorem1(costs, eta=run.config.eta, weights=_played(run, costs))
+    return theorem1(costs, eta=run.config.eta, weights=_played(run))
 
 
 def certify_outcomes(
@@ -110,16 +111,20 @@ def _certify_linear(run: Run, delta: float, gamma: float, data_dir: Path, allow_
     return theorem3(rows, x, subject.images.y.numpy(), eps=subject.eps, gamma=gamma, delta=delta)
 
 
-def _played(run: Run, costs: Floats) -> Floats:
-    """The weights of the average and of each class, as the method set them. (The reference variant of WAT then trains
-    with other multiples of them; the theorem does not depend on how a classifier was trained.)"""
-    if run.config.method == "wat":
-        costs_before = np.array([line["strategy"]["cumulative_cost"] for line in run.log])
-        return np.asarray(softmax(run.config.eta * costs_before, axis=1))
-    if run.config.method in ("natural", "pgd-at", "trades"):  # the average alone
-        return np.eye(costs.shape[1])[np.zeros(len(costs), dtype=int)]
-    classes = np.array([line["class_weights"] for line in run.log])
-    return np.hstack([np.zeros((len(classes), 1)), classes / classes.sum(1, keepdims=True)])
+def _played(run: Run) -> Floats:
+    """The weights (T, K + 1) of the average and of each class, as the strategy played them. (The reference variant of
+    WAT then trains with other multiples of them; the theorem does not depend on how a classifier was trained.)"""
+    return np.array([line.get("expert_weights") or _played_before(run, line) for line in run.log])
+
+
+def _played_before(run: Run, line: Mapping[str, Any]) -> list[float]:
+    """From a line of an older log, which has them only in other words; its classes are taken to be of equal size."""
+    if "cumulative_cost" in line["strategy"]:
+        return [float(weight) for weight in softmax(run.config.eta * np.array(line["strategy"]["cumulative_cost"]))]
+    classes = np.array(line["class_weights"])
+    if np.ptp(classes) < 1e-6:
+        return [1.0] + [0.0] * len(classes)
+    return [0.0, *(float(weight) for weight in classes / classes.sum())]
 
 
 def _not_applicable(theorem: int, name: str, seen: str) -> Certificate:

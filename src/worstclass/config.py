@@ -18,13 +18,13 @@ from worstclass.data import Augment, check_data_name
 from worstclass.errors import UserError, shown, unknown
 from worstclass.files import clean_errors, read_text
 from worstclass.inputs import check_radius
+from worstclass.methods import METHODS, check_method
 from worstclass.models import check_name as check_model_name
 from worstclass.objectives import Madry, Natural, Trades
-from worstclass.strategies import CSL, FRL, WAT, Fixed, focus, uniform
 from worstclass.train import Plan
 from worstclass.types import ClassStrategy, Objective
 
-Method = Literal["natural", "pgd-at", "trades", "fixed", "wat", "frl-rw", "frl-rwrm", "csl"]
+MethodName = Annotated[str, AfterValidator(check_method)]
 Select = Literal["worst-accuracy", "worst-loss", "average", "last"]
 ObjectiveName = Literal["natural", "pgd-at", "trades"]
 Model = TypeVar("Model", bound=BaseModel)
@@ -70,7 +70,7 @@ class Config(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
-    method: Method = Field("wat", description="how to train")
+    method: MethodName = Field("wat", description=f"how to train ({', '.join(METHODS)})")
     objective: ObjectiveName | None = Field(
         None, description="base loss under a class strategy; left out, the method's own (trades for all of the paper's)"
     )
@@ -172,20 +172,13 @@ class Config(BaseModel):
 
     def make_strategy(self, class_counts: torch.Tensor) -> ClassStrategy:
         """The class strategy of the method, for training images of these counts (K,)."""
-        num_classes = len(class_counts)
-        match self.method:
-            case "wat":
-                return WAT(class_counts, eta=self.eta, variant=self.variant)
-            case "frl-rw":
-                return FRL(num_classes, tau=self.frl_tau, rate=self.frl_rate)
-            case "frl-rwrm":
-                return FRL(num_classes, tau=self.frl_tau, rate=self.frl_rate, margin_rate=self.frl_margin_rate)
-            case "csl":
-                return CSL(num_classes, rate=self.csl_rate)
-            case "fixed":
-                return Fixed(class_counts, self._fixed_weights(num_classes))
-            case _:
-                return uniform(num_classes)
+        return METHODS[self.method].make(self, class_counts)
+
+    @property
+    def title(self) -> str:
+        """How the method is called in tables."""
+        method = METHODS[self.method]
+        return method.title + method.detail(self)
 
     def make_plan(self) -> Plan:
         """The schedule; validation is attacked with `validation_pgd`: 20 steps of eps / 4."""
@@ -201,17 +194,6 @@ class Config(BaseModel):
             valid_attack=validation_pgd(eps=self.eps),
             seed=self.seed,
         )
-
-    def _fixed_weights(self, num_classes: int) -> torch.Tensor:
-        if self.class_weights is not None:
-            if len(self.class_weights) != num_classes:
-                raise UserError(f"class_weights has {len(self.class_weights)} numbers, the data {num_classes} classes.")
-            return torch.tensor(self.class_weights, dtype=torch.float64)
-        assert self.focus_class is not None
-        assert self.focus_weight is not None
-        if self.focus_class >= num_classes:
-            raise UserError(f"focus_class is {self.focus_class}, the data's classes are 0..{num_classes - 1}.")
-        return focus(num_classes, self.focus_class, self.focus_weight)
 
 
 def recipe_names() -> list[str]:

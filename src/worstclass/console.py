@@ -17,9 +17,10 @@ from worstclass.checks import load_findings, verdict
 from worstclass.config import Config
 from worstclass.errors import UserError, visible
 from worstclass.evaluate import Event, Notify
+from worstclass.radius import show_radius
 from worstclass.report import Result, rich_table
 from worstclass.report.results import attack_title
-from worstclass.report.tables import number, percent
+from worstclass.report.tables import base_name, number, percent, weakest
 from worstclass.runs import RECIPE, Run, open_run, train_run
 from worstclass.subjects import PART, PROGRESS, Subject, evaluate_subject
 from worstclass.team import ALONE, Team, follows
@@ -129,7 +130,9 @@ def evaluate_with_progress(subject: Subject, names: list[str], folder: Path, **o
     """Evaluate with a bar for each attack; Ctrl-C says how to go on."""
     try:
         with attack_progress() as notify:
-            return evaluate_subject(subject, names, folder, notify=notify, **options)
+            return evaluate_subject(
+                subject, names, folder, notify=notify, on_note=lambda line: say(f"Note: {line}"), **options
+            )
     except KeyboardInterrupt:
         kept = f" The same command goes on from {folder / PROGRESS}." if (folder / PROGRESS).is_file() else ""
         kept = " The same command goes on where it was." if list(folder.glob(PART.format("*", "*"))) else kept
@@ -192,11 +195,16 @@ def print_steps(times: Sequence[StepTime], ceiling: float, title: str, device: t
 
 
 def print_card(card: dict[str, Any]) -> None:
-    """The card's main measures as a table."""
-    table = Table("Attack", "Average %", "Worst class %", "", "CV", caption="[95% interval]", caption_justify="left")
+    """The card's main measures as a table; with rho, and against what, where there is a base."""
+    base = card.get("base")
+    heads = ["Attack", "Average %", "Worst class %", "", "Class variance", *(["rho"] if base else [])]
+    caption = "[95% interval]" + (f"; rho is against {base_name(base)}" if base else "")
+    table = Table(*heads, caption=Text(visible(caption)), caption_justify="left")
     for name, column in card["columns"].items():
-        worst, variance = column["worst"], column["class_variance"]
-        cells = (attack_title(name), percent(column["average"]), percent(worst), worst["class"], number(variance, 4))
+        cells = [attack_title(name), percent(column["average"]), percent(column["worst"])]
+        cells += [weakest(column), number(column["class_variance"], 4)]
+        if base:
+            cells.append(number(column["against_base"]["rho"], 2, sign=True) if "against_base" in column else "")
         table.add_row(*(Text(visible(cell)) for cell in cells))  # names are not markup
     print_wide(table)
 
@@ -216,7 +224,7 @@ def print_table(results: list[Result]) -> None:
     """The comparison; on a narrow terminal it is wide rather than cut."""
     about = results[0].card["about"]
     norm = {"linf": "L-inf", "l2": "L2"}[about["norm"]]
-    title = f"{about['data']}, {norm} radius {about['eps']:.4g}, {len(results[0].outcomes.labels)} images"
+    title = f"{about['data']}, {norm} radius {show_radius(about['eps'])}, {len(results[0].outcomes.labels)} images"
     print_wide(rich_table(results, visible(title)))
 
 

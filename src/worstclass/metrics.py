@@ -1,10 +1,12 @@
 """Measures of class-wise robustness and their uncertainty: pure functions of labels and predictions.
 
 Accuracies are fractions. The worst of K noisy classes is an extreme: a plain percentile bootstrap of it misses
-the truth almost always when classes are equal (docs/uncertainty.md has the measurement), so the worst class gets
-an exact interval, and class variance and rho a reverse (bias-correcting) bootstrap.
+the truth almost always when classes are equal (docs/uncertainty.md has the measurement), so the worst class and the
+worst 10% get exact intervals, and class variance and rho a reverse (bias-correcting) bootstrap. A bootstrap knows
+nothing of a class that is never, or always, right: there the exact bounds of that class widen the interval.
 """
 
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -76,29 +78,39 @@ def worst_class(accuracy: ArrayLike) -> tuple[int, float]:
     return index, float(values[index])
 
 
+def worst_ties(accuracy: ArrayLike) -> int:
+    """How many classes share the lowest accuracy: one, unless the weakest class is a matter of order."""
+    values = np.asarray(accuracy, dtype=np.float64)
+    return int((values == np.nanmin(values)).sum())
+
+
 def worst_share(accuracy: ArrayLike, share: float = 0.1) -> float:
     """The mean accuracy of the worst `share` of classes, at least one: steadier than the worst class."""
     values = np.sort(np.asarray(accuracy, dtype=np.float64))
     values = values[~np.isnan(values)]
-    return float(values[: max(1, round(share * len(values)))].mean())
+    return float(values[: _count(share, len(values))].mean())
+
+
+def _count(share: float, num_classes: int) -> int:
+    return max(1, round(share * num_classes))
 
 
 def class_variance(accuracy: ArrayLike) -> float:
-    """CV: the mean squared deviation of the class accuracies from their mean."""
+    """The paper's CV: the mean squared deviation of the class accuracies from their mean."""
     return float(np.nanvar(np.asarray(accuracy, dtype=np.float64)))
 
 
 def rho(*, avg: float, worst: float, base_avg: float, base_worst: float) -> float:
     """Eq. (7): the relative gain of the worst class, less the relative loss of the average.
 
-    `base_*` are those of the vanilla run under the same attack. Without a worst class to speak of
-    (`base_worst` = 0) the gain is infinite, or 0 where there is none; a base average of 0 makes it NaN.
+    `base_*` are those of the vanilla run under the same attack. Relative to a worst class of 0 the gain is infinite;
+    where there is none it is 0 / 0, and rho is NaN. So it is with a base average of 0.
     """
     return float(_rho(np.float64(avg), np.float64(worst), np.float64(base_avg), np.float64(base_worst)))
 
 
 def _rho(avg: Any, worst: Any, base_avg: Any, base_worst: Any) -> Any:
-    gain = np.where(worst > base_worst, np.inf, 0.0)
+    gain = np.where(worst > base_worst, np.inf, np.nan)
     gain = np.divide(worst - base_worst, base_worst, out=gain, where=base_worst > 0)
     loss = np.divide(base_avg - avg, base_avg, out=np.full_like(gain, np.nan), where=base_avg > 0)
     return gain - loss
@@ -117,16 +129,27 @@ def binomial_interval(successes: ArrayLike, trials: ArrayLike, level: float = 0.
 
 
 def worst_interval(correct: ArrayLike, counts: ArrayLike, level: float = 0.95) -> Interval:
-    """An interval for the accuracy of the worst class that holds with at least `level`, whatever the classes.
+    """An interval for the accuracy of the worst class that holds with at least `level`, whatever the classes."""
+    return _lowest_interval(correct, counts, lambda classes: 1, level)
 
-    Below, the smallest of the classes' own bounds is enough: to miss, the truly worst class must miss. Above,
-    any class can be unlucky, so each bound is taken at 1 - (1 - level) / K (Bonferroni).
+
+def worst_share_interval(correct: ArrayLike, counts: ArrayLike, share: float = 0.1, *, level: float = 0.95) -> Interval:
+    """An interval for `worst_share` that holds with at least `level`, whatever the classes."""
+    return _lowest_interval(correct, counts, lambda classes: _count(share, classes), level)
+
+
+def _lowest_interval(correct: ArrayLike, counts: ArrayLike, how_many: Callable[[int], int], level: float) -> Interval:
+    """For the mean accuracy of the m lowest of K classes, the mean of their m lowest exact bounds.
+
+    Below, it holds if the bounds of the m truly lowest do, so each is taken at 1 - (1 - level) / m (Bonferroni). Above,
+    any class can be unlucky, so each is taken at 1 - (1 - level) / K.
     """
     k, n = np.asarray(correct), np.asarray(counts)
     k, n = k[n > 0], n[n > 0]
-    low, _ = binomial_interval(k, n, level)
+    m = how_many(len(n))
+    low, _ = binomial_interval(k, n, 1 - (1 - level) / m)
     _, high = binomial_interval(k, n, 1 - (1 - level) / len(n))
-    return Interval(float(low.min()), float(high.min()))
+    return Interval(*(float(np.sort(bounds)[:m].mean()) for bounds in (low, high)))
 
 
 def bootstrap_accuracies(correct: ArrayLike, counts: ArrayLike, *, draws: int = DRAWS, seed: int = 0) -> Floats:
@@ -142,24 +165,35 @@ def bootstrap_accuracies(correct: ArrayLike, counts: ArrayLike, *, draws: int = 
 
 
 def variance_interval(correct: ArrayLike, counts: ArrayLike, *, level: float = 0.95, seed: int = 0) -> Interval:
-    """CV's reverse bootstrap: noise only ever adds to a variance, so the percentiles are mirrored at the value."""
+    """A reverse bootstrap of the class variance: noise only ever adds to it, so the percentiles are mirrored."""
     k, n = np.asarray(correct), np.asarray(counts)
     k, n = k[n > 0], n[n > 0]
-    drawn = bootstrap_accuracies(k, n, seed=seed).var(axis=1)
-    low, high = np.quantile(drawn, [(1 - level) / 2, (1 + level) / 2])
     value = class_variance(k / n)
-    return Interval(max(0.0, float(2 * value - high)), max(0.0, float(2 * value - low)))
+    low, high = _reverse(value, bootstrap_accuracies(k, n, seed=seed).var(axis=1), level)
+    least, largest = _variance_range(k, n, level)
+    return Interval(max(0.0, low - value + least), max(0.0, high - value + largest))
 
 
-def worst_share_interval(
-    correct: ArrayLike, counts: ArrayLike, share: float = 0.1, *, level: float = 0.95, seed: int = 0
-) -> Interval:
-    """A reverse bootstrap of `worst_share`: like the worst class, it is biased low by noise."""
-    k, n = np.asarray(correct), np.asarray(counts)
-    k, n = k[n > 0], n[n > 0]
-    drawn = np.sort(bootstrap_accuracies(k, n, seed=seed), axis=1)[:, : max(1, round(share * len(n)))].mean(1)
-    low, high = _reverse(worst_share(k / n, share), drawn, level)
-    return Interval(max(0.0, low), min(1.0, high))
+def _edges(correct: NDArray[Any], counts: NDArray[Any], level: float) -> tuple[Floats, Floats]:
+    """The measured accuracies, and in place of each that is 0 or 1, where a bootstrap never leaves it, one end of an
+    exact interval that holds for all of those classes together (Bonferroni)."""
+    accuracy = correct / counts
+    edge = (correct == 0) | (correct == counts)
+    low, high = binomial_interval(correct, counts, 1 - (1 - level) / max(1, int(edge.sum())))
+    return np.where(edge, low, accuracy), np.where(edge, high, accuracy)
+
+
+def _variance_range(correct: NDArray[Any], counts: NDArray[Any], level: float) -> tuple[float, float]:
+    """The least and the largest class variance that `_edges` leave room for."""
+    low, high = _edges(correct, counts, level)
+    if np.array_equal(low, high):
+        return class_variance(low), class_variance(low)
+    centers = np.linspace(0, 1, 1001)[:, None]
+    least = np.clip(centers, low, high).var(axis=1).min()  # every class as near as it can to one center
+    order = np.argsort(low + high)
+    split = np.arange(len(order) + 1)[:, None]  # so many classes at their lower ends, the others at their upper ones
+    largest = np.where(np.arange(len(order)) < split, low[order], high[order]).var(axis=1).max()
+    return float(least), float(largest)
 
 
 class Comparison(NamedTuple):
@@ -184,7 +218,7 @@ def compare(
 
     A pair is both right, one right, or both wrong, so drawing images is drawing from a multinomial.
     The intervals are reverse bootstraps, rho's on the logarithm of rho + 2 = worst / base_worst + avg / base_avg,
-    because a ratio is skewed.
+    because a ratio is skewed. Where the worst class of the base is at 0, rho is not a finite number.
     """
     y, predicted = _paired(labels, predictions, num_classes)
     _, base_predicted = _paired(labels, base_predictions, num_classes)
@@ -209,13 +243,22 @@ def compare(
     drawn_avg, drawn_worst, drawn_ratio = measures(drawn)
     only_ours, only_base = int((right & ~base_right).sum()), int((base_right & ~right).sum())
     discordant = only_ours + only_base
+    ours, base = table[:, 2:].sum(1), table[:, 1::2].sum(1)
+    room, base_room = (_room_above(each, counts, level) if discordant else 0.0 for each in (ours, base))
+    base_worst = float((base / counts).min())
+    low, high = _reverse(worst, drawn_worst, level)
     p_value = float(scipy_stats.binomtest(only_ours, discordant).pvalue) if discordant else 1.0
     return Comparison(
         Measure(avg, *_reverse(avg, drawn_avg, level)),
-        Measure(worst, *_reverse(worst, drawn_worst, level)),
-        Measure(ratio, *_reverse_log(ratio + 2, drawn_ratio + 2, level)),
+        Measure(worst, low - base_room, high + room),
+        _relative(ratio, drawn_ratio, room / base_worst if base_worst else 0.0, level),
         p_value,
     )
+
+
+def _room_above(correct: NDArray[Any], counts: NDArray[Any], level: float) -> float:
+    """How far above a measured worst class of 0 the true one may be; nothing where the bootstrap can tell."""
+    return worst_interval(correct, counts, level).high if correct.min() == 0 else 0.0
 
 
 def _reverse(value: float, drawn: Floats, level: float) -> Interval:
@@ -223,10 +266,15 @@ def _reverse(value: float, drawn: Floats, level: float) -> Interval:
     return Interval(float(2 * value - high), float(2 * value - low))
 
 
-def _reverse_log(value: float, drawn: Floats, level: float) -> Interval:
-    """The reverse bootstrap of a positive ratio, shifted back by 2; nothing is known where it is undefined."""
-    if not (np.isfinite(value) and value > 0):
-        return Interval(-2.0, float("inf"))
-    with np.errstate(divide="ignore", invalid="ignore"):
-        low, high = np.quantile(drawn, [(1 - level) / 2, (1 + level) / 2], method="inverted_cdf")
-        return Interval(float(value**2 / high - 2), float(value**2 / low - 2) if low > 0 else float("inf"))
+def _relative(ratio: float, drawn: Floats, room: float, level: float) -> Measure:
+    """rho with its interval, a reverse bootstrap of the logarithm of rho + 2; `room` is added above.
+
+    A draw in which the base's worst class is at 0 counts as the most extreme one in either direction.
+    """
+    if not (np.isfinite(ratio) and ratio > -2):  # nothing is known
+        return Measure(ratio, -2.0, float("inf"))
+    tail = (1 - level) / 2
+    low = float(np.quantile(np.where(np.isnan(drawn), -2.0, drawn) + 2, tail, method="inverted_cdf"))
+    high = float(np.quantile(np.where(np.isnan(drawn), np.inf, drawn) + 2, 1 - tail, method="inverted_cdf"))
+    value = ratio + 2
+    return Measure(ratio, value**2 / high - 2, value**2 / low - 2 + room if low > 0 else float("inf"))

@@ -63,6 +63,7 @@ class LogRecord(Record):
     class_costs: list[Finite]
     class_weights: list[Finite]
     class_robust_accuracy: list[Finite]
+    expert_weights: list[Finite] = []
     strategy: dict[str, Any]
 
 
@@ -107,6 +108,14 @@ class AboutRecord(Record):
     epoch: Count | None = None
 
 
+class BaseRecord(Record):
+    """The vanilla run that a card's rho compares with."""
+
+    folder: str
+    weights: str
+    seed: Count | None = None
+
+
 class CardRecord(Record):
     """card.json."""
 
@@ -115,6 +124,7 @@ class CardRecord(Record):
     columns: dict[AttackName, ColumnRecord]
     class_names: ClassNames
     findings: list[FindingRecord] = []
+    base: BaseRecord | None = None
 
 
 def check_record(kind: type[Record], value: Any, where: object) -> dict[str, Any]:

@@ -61,8 +61,9 @@ class Run:
             ("class_costs", classes + 1),
             ("class_weights", classes),
             ("class_robust_accuracy", classes),
+            ("expert_weights", classes + 1),
         ):
-            if len(line[key]) != count:
+            if key in line and len(line[key]) != count:
                 raise UserError(f"{where} is damaged: {key} has {len(line[key])} numbers, not {count}.")
         return line
 
@@ -279,6 +280,7 @@ def describe(record: EpochRecord) -> dict[str, Any]:
         "class_costs": class_costs(record.valid).tolist(),
         "class_natural_accuracy": record.valid.mean("natural_correct").tolist(),
         "class_robust_accuracy": record.valid.mean("robust_correct").tolist(),
+        "expert_weights": record.expert_weights.tolist(),
         "class_weights": record.weights.natural.tolist(),
         "class_robust_weights": record.weights.robust.tolist(),
         "class_margins": record.weights.margin.tolist(),

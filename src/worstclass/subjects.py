@@ -1,16 +1,17 @@
 """Whom to evaluate: a run of ours, or anybody's model; from here on they are treated alike."""
 
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
+import numpy as np
 import torch
 from torch import nn
 
 from worstclass.attacks import PGD, Breaker, Ensemble, make_attack
-from worstclass.card import make_card, versions
+from worstclass.card import Base, make_card, versions
 from worstclass.checks import (
     CHECKED_IMAGES,
     check_attacks,
@@ -28,6 +29,7 @@ from worstclass.execution import Precision
 from worstclass.files import locked, read_json, write_json
 from worstclass.models import make_model
 from worstclass.outcomes import ANY, NATURAL, Outcomes, Progress
+from worstclass.radius import show_radius
 from worstclass.records import CardRecord, check_record
 from worstclass.runs import RECIPE, Run, check_classifier, fingerprint
 from worstclass.team import ALONE, Team
@@ -115,20 +117,27 @@ def evaluate_subject(
     transfer: Subject | None = None,
     team: Team = ALONE,
     notify: Notify | None = None,
+    on_note: Callable[[str], None] | None = None,
 ) -> dict[str, Any]:
     """Attack, measure, and write outcomes and card into the folder `out`; returns the card.
 
-    `natural` is always measured. `base` is the folder of an evaluated vanilla run, for rho. An earlier evaluation of
-    the same weights on the same images is added to; a folder that holds anything else is refused. One that was stopped
-    is continued. The card's findings say what the numbers are worth; `checks` adds those that take attacks of their
-    own, among them one by images made for the model `transfer`. Every process of a `team` calls this with the same
-    arguments; the leader writes, and the others, once they have attacked their part, return an empty card.
+    `natural` is always measured. `base` is the folder of an evaluated vanilla run, for rho in the columns that both
+    have; a card has one base, and another replaces it. An earlier evaluation of the same weights on the same images is
+    added to; a folder that holds anything else is refused. One that was stopped is continued. `on_note(line)` hears,
+    before anything is attacked, where there will be no rho. The card's findings say what the numbers are worth;
+    `checks` adds those that take attacks of their own, among them one by images made for the model `transfer`. Every
+    process of a `team` calls this with the same arguments; the leader writes, and the others, once they have attacked
+    their part, return an empty card.
     """
     about = dict(subject.about) | {"eps": subject.eps, "norm": subject.norm, "seed": seed}
-    if team.leads:
-        _earlier(out, about, subject.home)  # a folder that holds something else is refused before anything runs
+    # A folder that holds something else, or a base that is none, is refused before anything runs.
+    known = _earlier(out, about, subject.home) if team.leads else None
     attacks = _attacks(subject, attack_names)
-    base_outcomes = load_base(base, about, attacks) if base else None
+    against = load_base(base, about, attacks) if base else None
+    if against is not None and on_note is not None:
+        lacking = against.lacks(dict.fromkeys([*attacks, *(known.predictions if known else ())]))
+        if lacking:
+            on_note(f"{base} has not been evaluated under {', '.join(lacking)}: no rho there.")
     if transfer:
         _check_transfer(subject, transfer)
     model = subject.model.to(device).eval()
@@ -168,14 +177,13 @@ def evaluate_subject(
         x, y = as_input(model, some_of(subject.images, min(batch_size, CHECKED_IMAGES)).to(device))
         findings = check_model(model, x, y)
         findings += check_outcomes(outcomes, attacks)
-        card = make_card(outcomes, subject.class_names, attacks, about=about, base=base_outcomes)
+        card = make_card(outcomes, subject.class_names, attacks, about=about, base=against)
         for name in searched:
             card["columns"][name] |= {"search_precision": precision, "batch_size": batch_size}
-        if earlier is not None:  # the same weights on the same images: what was known of a column stays known
+        if earlier is not None:
             before = load_card(out)
             findings = merge(load_findings(before), findings)
-            for name in card["columns"]:
-                card["columns"][name] = before["columns"].get(name, {}) | card["columns"][name]
+            card = _merge_cards(before, card, [n for n in earlier.predictions if _same(earlier, outcomes, n)])
         outcomes.save(out / OUTCOMES)
         card["findings"] = [finding.as_dict() for finding in findings]
         write_json(out / CARD, card)
@@ -215,21 +223,39 @@ def _attacks(subject: Subject, names: Sequence[str]) -> dict[str, BallAttack]:
     return {name: make_attack(name, eps=subject.eps, norm=subject.norm) for name in names if name != NATURAL}
 
 
-def load_base(folder: Path, about: Mapping[str, Any], attacks: Iterable[str]) -> Outcomes:
-    """The outcomes of a vanilla run, if rho may compare with them: the same images, in the same ball."""
-    outcomes, base_about = load_outcomes(folder), load_card(folder)["about"]
-    check_comparable(about, base_about, str(folder))
-    missing = [name for name in attacks if name not in outcomes.predictions]
-    if missing:
-        raise UserError(f"the base run {folder} has not been evaluated under {', '.join(missing)}.")
-    return outcomes
+def load_base(folder: Path, about: Mapping[str, Any], attacks: Collection[str] = ()) -> Base:
+    """An evaluated vanilla run, if rho may compare with it: the same images, in the same ball, and one of the
+    `attacks`, if there are any."""
+    base = Base(folder, load_outcomes(folder), load_card(folder)["about"])
+    check_comparable(about, base.about, str(folder))
+    if attacks and base.lacks(attacks) == list(attacks):
+        raise UserError(f"the base run {folder} has not been evaluated under {', '.join(attacks)}.")
+    return base
+
+
+def _same(one: Outcomes, other: Outcomes, name: str) -> bool:
+    return np.array_equal(one.predictions[name], other.predictions[name])
+
+
+def _merge_cards(before: Mapping[str, Any], card: dict[str, Any], unchanged: Sequence[str]) -> dict[str, Any]:
+    """A new card of the same weights on the same images: what was known of a column stays known. So does rho, where the
+    outcomes are `unchanged`, the old card says against which base, and the new one has none."""
+    keep_rho = "base" in before and "base" not in card
+    for name, column in card["columns"].items():
+        old = dict(before["columns"].get(name, {}))
+        if not (keep_rho and name in unchanged):
+            old.pop("against_base", None)
+        card["columns"][name] = old | column
+    return card | ({"base": before["base"]} if keep_rho else {})
 
 
 def check_comparable(about: Mapping[str, Any], other: Mapping[str, Any], name: str) -> None:
     """Raise unless two evaluations are of the same images under the same attacks."""
     for key, what in (("images", "on other images"), ("eps", "with another eps"), ("norm", "in another norm")):
         if about.get(key) != other.get(key):
-            raise UserError(f"{name} was evaluated {what}: it cannot be compared with.")
+            shown = {"eps": lambda each: show_radius(each["eps"]), "norm": lambda each: str(each["norm"])}.get(key)
+            values = f" ({shown(other)}, not {shown(about)})" if shown else ""
+            raise UserError(f"{name} was evaluated {what}{values}: it cannot be compared with.")
 
 
 def _earlier(out: Path, about: Mapping[str, Any], home: Path | None) -> Outcomes | None:

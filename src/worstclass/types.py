@@ -113,7 +113,10 @@ class ClassWeights:
 
 
 class ClassStrategy(Stateful, Protocol):
-    """How class weights move: WAT, FRL, CSL and their like. One class table in, three K-vectors out."""
+    """How class weights move: WAT, FRL, CSL and their like. One class table in, three K-vectors out.
+
+    One that weighs the average loss beside those of the classes may say so by a property `expert_weights` (K + 1,).
+    """
 
     source: Literal["train", "valid"]
     weights: ClassWeights

@@ -4,14 +4,21 @@ import difflib
 import importlib.util
 import shlex
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 
+from tiny import write_tiny_npz
 from worstclass import cli
+from worstclass.certify import certify_training
 from worstclass.files import read_json
+from worstclass.methods import METHODS
+from worstclass.report import load_results
+from worstclass.runs import open_run
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 THREE_LINES = [
@@ -29,6 +36,15 @@ def load(name: str) -> Any:
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
     return module
+
+
+@pytest.fixture(autouse=True)
+def methods_as_shipped() -> Iterator[None]:
+    """A method that an example adds is taken out again."""
+    known = dict(METHODS)
+    yield
+    METHODS.clear()
+    METHODS.update(known)
 
 
 def test_there_is_a_test_for_every_example() -> None:
@@ -74,6 +90,26 @@ def test_add_a_method() -> None:
     other.load_state_dict(strategy.state_dict())
     assert other.weights.natural.argmax() == 2
     assert other.weights.natural.data_ptr() == storage
+
+
+def test_the_method_of_the_example_is_reported_and_certified(tmp_path: Path) -> None:
+    """By its own name, and with the weights that it played."""
+    data = write_tiny_npz(tmp_path / "tiny.npz")
+    small = {"data": f"npz:{data}", "epochs": 2, "lr_milestones": [], "batch_size": 16, "valid_fraction": 0.25}
+    page = load("add_a_method").compare(tmp_path, attack="pgd-2", **small).read_text()
+    assert "Focal: " in page
+    assert [result.title for result in load_results([tmp_path / "trades", tmp_path / "focal"])] == [
+        "TRADES",
+        "Focal",
+    ]
+    run = open_run(tmp_path / "focal")
+    first, second = (np.array(line["expert_weights"]) for line in run.log)
+    assert first.tolist() == [1, 0, 0, 0]  # every sample alike: the average
+    robust_error = 1 - np.array(run.log[0]["class_robust_accuracy"])
+    assert second == pytest.approx([0, *np.exp(robust_error) / np.exp(robust_error).sum()])
+    costs = np.array([line["class_costs"] for line in run.log])
+    certificate = certify_training(run)
+    assert certificate.parts["weighted average cost"] == pytest.approx((costs * [first, second]).sum(1).mean())
 
 
 def test_add_an_attack() -> None:

@@ -20,12 +20,13 @@ from worstclass.card import make_card
 from worstclass.data import Images, open_source
 from worstclass.errors import AttackError, UserError
 from worstclass.evaluate import Event, batch_that_fits, check_inside, evaluate, memory_of_a_gradient
+from worstclass.files import read_json, write_json
 from worstclass.keeper import ABOUT, SELECTED
 from worstclass.metrics import per_class_accuracy
 from worstclass.outcomes import Outcomes, Progress
 from worstclass.report import load_results
 from worstclass.runs import Run, fingerprint, open_run, train_run
-from worstclass.subjects import CARD, OUTCOMES, PROGRESS, evaluate_subject, model_subject, run_subject
+from worstclass.subjects import CARD, OUTCOMES, PROGRESS, evaluate_subject, load_card, model_subject, run_subject
 from worstclass.train.checkpoint import load_tensors
 from worstclass.types import Norm
 
@@ -187,6 +188,50 @@ def test_rho_is_kept_when_columns_are_added(run: Run, tmp_path: Path) -> None:
     first = evaluate_subject(run_subject(run), ["pgd-5"], tmp_path / "run", base=tmp_path / "base")
     later = evaluate_subject(run_subject(run), ["cw-5"], tmp_path / "run")
     assert later["columns"]["pgd-5"] == first["columns"]["pgd-5"]
+
+
+def test_a_column_that_the_base_lacks_has_no_rho(run: Run, tmp_path: Path) -> None:
+    """Asked for, or measured before: what both have is compared, and the rest is named before anything is attacked."""
+    evaluate_subject(run_subject(run, checkpoint="last"), ["pgd-5"], tmp_path / "base")
+    evaluate_subject(run_subject(run), ["cw-5"], tmp_path / "run")
+    heard: list[str] = []
+
+    def note(line: str) -> None:
+        heard.append(line)
+        assert "pgd-5" not in load_card(tmp_path / "run")["columns"]
+
+    card = evaluate_subject(run_subject(run), ["pgd-5", "fgsm"], tmp_path / "run", base=tmp_path / "base", on_note=note)
+    assert heard == [f"{tmp_path / 'base'} has not been evaluated under fgsm, cw-5: no rho there."]
+    compared = {name for name, column in card["columns"].items() if "against_base" in column}
+    assert compared == {"natural", "pgd-5"}
+    assert load_card(tmp_path / "run") == card
+
+
+def test_a_card_says_against_which_base_and_has_one(run: Run, tmp_path: Path) -> None:
+    for name, checkpoint in (("first", "selected"), ("second", "last")):
+        attacks = ["pgd-5", "cw-5"] if name == "first" else ["pgd-5"]
+        subject = run_subject(run, checkpoint="last" if checkpoint == "last" else "selected")
+        evaluate_subject(subject, attacks, tmp_path / name)
+    weights = {name: load_card(tmp_path / name)["about"]["weights"] for name in ("first", "second")}
+    out = tmp_path / "run"
+    card = evaluate_subject(run_subject(run), ["pgd-5", "cw-5"], out, base=tmp_path / "first")
+    assert card["base"]["folder"] == "first"
+    assert card["base"]["weights"] == weights["first"]
+    assert card["base"]["seed"] == run.config.seed
+    assert card["base"]["recipe"]["method"] == run.config.method
+    kept = evaluate_subject(run_subject(run), ["fgsm"], out)  # without one: what was compared stays, and says with what
+    assert kept["base"] == card["base"]
+    assert "against_base" not in kept["columns"]["fgsm"]
+    assert kept["columns"]["cw-5"]["against_base"] == card["columns"]["cw-5"]["against_base"]
+    other = evaluate_subject(run_subject(run), ["pgd-5"], out, base=tmp_path / "second")
+    assert other["base"]["folder"] == "second"
+    assert {name for name, column in other["columns"].items() if "against_base" in column} == {"natural", "pgd-5"}
+    unknown = read_json(out / CARD)
+    del unknown["base"]  # as cards once were
+    write_json(out / CARD, unknown)
+    again = evaluate_subject(run_subject(run), ["fgsm"], out)
+    assert "base" not in again
+    assert not any("against_base" in column for column in again["columns"].values())
 
 
 def test_a_model_of_nans_gets_no_card(run: Run, tmp_path: Path) -> None:

@@ -20,6 +20,8 @@ from worstclass.metrics import (
     worst_class,
     worst_interval,
     worst_share,
+    worst_share_interval,
+    worst_ties,
 )
 
 
@@ -56,7 +58,7 @@ def test_rho_of_the_paper(avg: float, worst: float, expected: float) -> None:
 def test_rho_without_a_base() -> None:
     assert rho(avg=0.5, worst=0.5, base_avg=0.5, base_worst=0.5) == 0
     assert rho(avg=0.5, worst=0.1, base_avg=0.5, base_worst=0.0) == math.inf
-    assert rho(avg=0.4, worst=0.0, base_avg=0.5, base_worst=0.0) == pytest.approx(-0.2)
+    assert math.isnan(rho(avg=0.4, worst=0.0, base_avg=0.5, base_worst=0.0))
     assert math.isnan(rho(avg=0.4, worst=0.1, base_avg=0.0, base_worst=0.0))
 
 
@@ -68,19 +70,79 @@ def test_binomial_interval_is_clopper_pearson() -> None:
     assert [float(end[0]) for end in binomial_interval([0], [0])] == [0.0, 1.0]
 
 
-def exact_coverage_of_worst(truth: list[float], n: int) -> float:
-    """The chance that the interval holds the true minimum, by summing over every outcome of two classes."""
+def exact_coverage_of_worst(truth: list[float], n: int, share: float) -> float:
+    """The chance that the interval holds the truth, by summing over every outcome of a few classes."""
     covered = 0.0
+    chances = [[float(scipy_stats.binom.pmf(k, n, p)) for k in range(n + 1)] for p in truth]
     for ks in itertools.product(range(n + 1), repeat=len(truth)):
-        chance = math.prod(scipy_stats.binom.pmf(k, n, p) for k, p in zip(ks, truth, strict=True))
-        low, high = worst_interval(ks, [n] * len(truth))
-        covered += chance * (low <= min(truth) <= high)
+        low, high = worst_share_interval(ks, [n] * len(truth), share)
+        chance = math.prod(of_class[k] for of_class, k in zip(chances, ks, strict=True))
+        covered += chance * (low <= worst_share(truth, share) <= high)
     return covered
 
 
 @pytest.mark.parametrize("truth", [[0.5, 0.5], [0.2, 0.6], [0.3, 0.35], [0.05, 0.9]])
 def test_worst_interval_holds_exactly(truth: list[float]) -> None:
-    assert exact_coverage_of_worst(truth, 12) >= 0.95
+    assert exact_coverage_of_worst(truth, 12, 0.1) >= 0.95
+
+
+@pytest.mark.parametrize("truth", [[0.5, 0.5, 0.5], [0.02, 0.02, 0.02], [0.2, 0.3, 0.9]])
+def test_worst_share_interval_holds_exactly(truth: list[float]) -> None:
+    """Of the two worst of three classes. A bootstrap held in a quarter of the test sets, or in none."""
+    assert exact_coverage_of_worst(truth, 6, 2 / 3) >= 0.95
+
+
+def test_the_worst_share_of_few_classes_is_the_worst_class() -> None:
+    correct, counts = [3, 0, 9, 7], [10, 0, 10, 20]
+    assert worst_share_interval(correct, counts) == worst_interval(correct, counts)
+
+
+def test_classes_at_nothing_leave_doubt() -> None:
+    """No image of any class is right: the truth may be a little more, and the classes may differ a little."""
+    correct, counts = np.zeros(43, dtype=int), np.full(43, 30)
+    assert worst_ties(correct / counts) == 43
+    _, high = binomial_interval([0], [30], 1 - 0.05 / 43)
+    assert list(worst_share_interval(correct, counts)) == pytest.approx([0, high[0]])
+    low, high_variance = variance_interval(correct, counts)
+    assert low == 0
+    assert high_variance == pytest.approx(float(high[0]) ** 2 / 4, rel=0.01)  # half at nothing, half at the bound
+    none = np.zeros(43 * 30, dtype=int)
+    labels = np.repeat(np.arange(43), 30)
+    one = np.where(np.arange(len(labels)) == 5, labels, -1)  # the runs differ in one image
+    difference = compare(labels, one, none - 1, 43).worst_difference
+    assert list(difference) == pytest.approx([0, -high[0], high[0]])
+
+
+CLOSE_TO_NOTHING = {
+    "all alike": np.full(43, 0.002),
+    "30 of 43": np.concatenate([np.full(30, 0.002), np.linspace(0.1, 0.8, 13)]),
+    "both ends": np.concatenate([np.full(20, 0.003), np.full(23, 0.997)]),
+}
+
+
+@pytest.mark.parametrize("name", CLOSE_TO_NOTHING)
+def test_intervals_hold_where_most_classes_are_at_nothing(name: str) -> None:
+    """30 images a class, so that most are never right, or never wrong: 95% intended, and never without width."""
+    truth, rounds = CLOSE_TO_NOTHING[name], 40
+    counts = np.full(len(truth), 30)
+    drawn = np.random.default_rng(0).binomial(counts, truth, size=(rounds, len(truth)))
+    variances = [variance_interval(correct, counts) for correct in drawn]
+    shares = [worst_share_interval(correct, counts) for correct in drawn]
+    for intervals, value in ((variances, class_variance(truth)), (shares, worst_share(truth))):
+        assert sum(low <= value <= high for low, high in intervals) >= 0.9 * rounds
+        assert all(high > low for low, high in intervals)
+
+
+def test_rho_is_undefined_where_neither_worst_class_holds() -> None:
+    """0 / 0 is no gain, and no loss either."""
+    y = np.repeat([0, 1, 2], 50)
+    ours, base = np.where(y > 0, y, -1), np.where((y > 0) & (np.arange(150) % 2 == 0), y, -1)
+    found = compare(y, ours, base, 3).rho
+    assert math.isnan(found.value)
+    assert (found.low, found.high) == (-2, math.inf)
+    few = np.where(np.arange(150) == 0, y, base)  # one image of the base's worst class: many draws have none
+    found = compare(y, ours, few, 3).rho
+    assert list(found) == pytest.approx([100 / 51 - 2, -2, math.inf])
 
 
 def test_worst_interval_ignores_absent_classes() -> None:

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from tiny import assert_same_run, tiny_config, write_tiny_npz
 from worstclass.attacks import pgd, trades_attack
 from worstclass.attacks.fused import fused_conv
-from worstclass.config import Method, make_config, to_toml
+from worstclass.config import make_config, to_toml
 from worstclass.data import Images, to_float
 from worstclass.execution import no_waiting
 from worstclass.keeper import LAST, SELECTED
@@ -60,7 +60,7 @@ def uneven() -> ClassStats:
     return stats
 
 
-def prepared(method: Method, engine: Engine, model: nn.Module) -> tuple[Work, State]:
+def prepared(method: str, engine: Engine, model: nn.Module) -> tuple[Work, State]:
     settings: dict[str, Any] = {"method": method, "lr": 1e-2, "batch_size": 32, "model": "resnet18"}
     if method == "fixed":
         settings |= {"focus_class": 3, "focus_weight": 0.25}
@@ -70,7 +70,7 @@ def prepared(method: Method, engine: Engine, model: nn.Module) -> tuple[Work, St
     return prepare(state, images, data(48), config.make_objective(), plan, engine), state
 
 
-def steps(method: Method, name: str, engine: Engine, count: int) -> tuple[list[Tensor], Tensor, Tensor]:
+def steps(method: str, name: str, engine: Engine, count: int) -> tuple[list[Tensor], Tensor, Tensor]:
     """Weights after some steps, the class table of training, and that of validation with those weights. Halfway the
     learning rate falls, and the method sets class weights and radii anew."""
     model = make_model(name, num_classes=10, in_channels=3, seed=1).double()
@@ -104,7 +104,7 @@ def steps(method: Method, name: str, engine: Engine, count: int) -> tuple[list[T
 
 @pytest.mark.usefixtures("float64")
 @pytest.mark.parametrize(("method", "name"), [("trades", "resnet18"), *((method, "wrn10-1") for method in METHODS)])
-def test_fast_is_eager(method: Method, name: str) -> None:
+def test_fast_is_eager(method: str, name: str) -> None:
     """Twenty steps, weight for weight; and the class tables, of validation too. Small networks compile sooner."""
     eager, *eager_tables = steps(method, name, Engine(), 20)
     fast, *fast_tables = steps(method, name, Engine(fast=True), 20)

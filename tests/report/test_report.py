@@ -20,13 +20,15 @@ from rich.console import Console
 from safetensors.torch import save_file
 
 from tiny import tiny_config, write_tiny_npz
+from worstclass.attacks import PGD
 from worstclass.console import print_table
 from worstclass.errors import UserError
 from worstclass.outcomes import Outcomes
+from worstclass.radius import show_radii, show_radius
 from worstclass.report import figures, headline, load_results, rich_table, write_report
 from worstclass.report.gallery import make_gallery
 from worstclass.report.page import page_data
-from worstclass.report.tables import number, percent, rows
+from worstclass.report.tables import notes, number, percent, rows
 from worstclass.runs import open_run, train_run
 from worstclass.subjects import evaluate_subject, model_subject, run_subject
 
@@ -106,6 +108,78 @@ def test_runs_of_one_method_are_told_apart_by_their_recipes(folders: list[Path],
     (second / "recipe.toml").write_text(recipe + 'objective = "trades"\n')
     apart = load_results([first, second])
     assert [result.title for result in apart] == ["TRADES, objective default", "TRADES, objective trades"]
+
+
+def copy_run(folder: Path, out: Path, predictions: dict[str, Any] | None = None, **changes: object) -> Path:
+    """A run with some keys of its recipe and some of its predictions changed."""
+    shutil.copytree(folder, out)
+    lines = [line for line in (folder / "recipe.toml").read_text().splitlines() if line.split(" =")[0] not in changes]
+    lines += [f"{key} = {json.dumps(value)}" for key, value in changes.items()]
+    (out / "recipe.toml").write_text("\n".join(lines))
+    own = Outcomes.load(out / "outcomes.npz")
+    Outcomes(own.labels, own.predictions | (predictions or {})).save(out / "outcomes.npz")
+    return out
+
+
+def test_seeds_are_compared_with_their_own_kind(folders: list[Path], tmp_path: Path) -> None:
+    """Runs of seed 2 that are right on the same images have a rho of 0, whatever the runs of seed 1 are."""
+    labels = Outcomes.load(folders[0] / "outcomes.npz").labels
+    good, bad = (
+        {"natural": labels, "pgd-5": np.where(np.arange(len(labels)) % n > 0, labels, (labels + 1) % 3)} for n in (4, 2)
+    )
+    trades, wat = (copy_run(folder, tmp_path / f"{folder.name}1", good) for folder in folders)
+    trades2, wat2 = (copy_run(folder, tmp_path / f"{folder.name}2", bad, seed=2) for folder in folders)
+    wat3 = copy_run(folders[1], tmp_path / "wat3", bad, seed=3, select="last", valid_fraction=0.3)
+    results = load_results([trades, wat, wat2, trades2, wat3])
+    assert [result.is_base for result in results] == [True, False, False, True, False]
+    assert [result.base for result in results] == ["", "TRADES, seed 1", "TRADES, seed 2", "", "TRADES, seed 1"]
+    rho = [result.columns["pgd-5"].get("against_base", {}).get("rho", {}).get("value") for result in results]
+    assert (rho[:4], rho[4] < 0) == ([None, 0, 0, None], True)
+    own = "WAT, valid_fraction 0.3, select last, seed 3"
+    assert results[4].title == own
+    assert notes(results) == [
+        "rho compares each run with the base of its own seed.",
+        f"{own} is compared with TRADES, seed 1: no run of TRADES with seed 3 is given.",
+        f"{own} and TRADES, seed 1 differ in more than the method: "
+        "valid_fraction (0.3, not 0.25), select (last, not worst-accuracy).",
+    ]
+    given = load_results([wat, wat2, trades2], base=trades)
+    assert [result.base for result in given] == ["TRADES (trades1)", "TRADES", ""]
+    base = page_data(results)["base"]
+    assert base == {"title": "TRADES, seed 1, TRADES, seed 2", "columns": {}}  # no lines of equal rho
+    write_report(results, tmp_path / "report.html", gallery=False)
+    page = (tmp_path / "report.html").read_text()
+    assert all(note in page for note in notes(results))
+    assert "against TRADES, seed 2 that is" in page
+
+
+def test_an_epoch_that_was_not_selected_is_named(folders: list[Path], tmp_path: Path) -> None:
+    """And folders of one name by where they are."""
+    for folder in folders:
+        subject = run_subject(open_run(folder), checkpoint="last")
+        evaluate_subject(subject, ["pgd-5"], tmp_path / folder.name / "last")
+    apart = load_results([*folders, tmp_path / "wat" / "last"])
+    assert [result.title for result in apart] == ["TRADES", "WAT, selected epoch", "WAT, last epoch"]
+    for name in ("a", "b"):
+        shutil.copytree(tmp_path / "wat" / "last", tmp_path / name / "last")
+    alike = load_results([tmp_path / name / "last" for name in ("a", "b")])
+    assert [result.title for result in alike] == ["WAT (a/last)", "WAT (b/last)"]
+
+
+def test_classes_that_tie_at_nothing_are_counted(folders: list[Path], tmp_path: Path) -> None:
+    labels = Outcomes.load(folders[0] / "outcomes.npz").labels
+    right = {"trades": labels == 0, "wat": (labels == 0) & (np.arange(len(labels)) % 2 == 0)}
+    copies = [
+        copy_run(f, tmp_path / f.name, {"pgd-5": np.where(right[f.name], labels, (labels + 1) % 3)}) for f in folders
+    ]
+    results = load_results(copies)
+    assert [row[4] for row in rows(results) if row[0] == "PGD-5"] == ["2 classes", "2 classes"]
+    assert [row[6] for row in rows(results) if row[0] == "PGD-5"] == ["base", "undefined"]
+    assert all("2 classes at 0.0%" in sentence for sentence in headline(results))
+    assert "rho is undefined where the worst class of the base is at 0.0%: a gain is relative to it." in notes(results)
+    difference = results[1].columns["pgd-5"]["against_base"]["worst_difference"]
+    assert difference["low"] < 0 < difference["high"]
+    write_report(results, tmp_path / "report.html", gallery=False)
 
 
 @pytest.mark.parametrize("title", ["{} " + "long" * 50, "FRL-RWRM, seed {}", "{}"])
@@ -272,7 +346,8 @@ def test_the_gallery_is_of_what_was_evaluated(folders: list[Path], tmp_path: Pat
 def test_a_base_that_is_not_shown_is_on_the_plane(folders: list[Path]) -> None:
     alone, both = load_results([folders[1]], base=folders[0]), load_results(folders)
     found, shown = page_data(alone)["base"], page_data(both)["base"]
-    assert (found["title"], shown["title"]) == ("the base run", "TRADES")
+    assert (found["title"], shown["title"]) == ("TRADES (trades)", "TRADES")
+    assert "rho is against TRADES (trades)." in notes(alone)
     assert found["columns"]["pgd-5"] == pytest.approx(shown["columns"]["pgd-5"])
     assert page_data([result for result in both if not result.is_base])["base"] is not None
 
@@ -368,7 +443,26 @@ def test_somebody_elses_model_has_a_page_too(folders: list[Path], tmp_path: Path
         assert "trained elsewhere, weights" in page
         assert "theirs:build" in page
         assert page_data(results)["runs"][-1]["log"] is None
-    assert results[1].columns["pgd-5"]["against_base"]["rho"]["value"] == 0  # the same weights
+        assert ("no weights" in page, "evaluation alone, without a model" in page) == (False, True)
+        sections = re.findall("<h2>(.*?)</h2>", page)
+        assert (sections[-1] == "The theorems on these runs") == (len(results) == 2)  # those that we trained
+        assert page.count("</strong> the worst of the classes, each at its best epoch") == len(results) - 1
+    against = results[1].columns["pgd-5"]["against_base"]
+    assert against["average_difference"]["value"] == against["worst_difference"]["value"] == 0  # the same weights
+
+
+def test_a_radius_is_written_as_the_field_does() -> None:
+    shown = {
+        8 / 255: "8/255",
+        2 / 255: "2/255",
+        0.1: "0.1",
+        0.2: "0.2",
+        1.0: "1",
+        0.031: "0.031",
+        1 / 3000: "0.0003333",
+    }
+    assert {eps: show_radius(eps) for eps in shown} == shown
+    assert show_radii(repr(PGD(eps=8 / 255, steps=20, step_size=0.003))).startswith("PGD(eps=8/255, steps=20, ")
 
 
 def test_numbers_in_words() -> None:

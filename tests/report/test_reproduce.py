@@ -140,7 +140,10 @@ def test_seeds_have_a_line_each(runs: dict[str, Path], tmp_path: Path) -> None:
     again = train_run(tiny_config(runs["wat"].parent / "tiny.npz", epochs=1, eps=0.02, seed=2), tmp_path / "wat2")
     evaluate_subject(run_subject(again), ["cw"], again.folder)
     (block,) = make_table("table4", [runs["trades"], runs["wat"], again.folder]).blocks
-    assert [line.title for line in block.lines if line.title.startswith("WAT, seed")] == ["WAT, seed 1", "WAT, seed 2"]
+    titles = [line.title for line in block.lines if line.title.startswith("WAT,")]
+    assert titles == [
+        f"WAT, epochs {epochs}, lr_milestones {at}, seed {seed}" for epochs, at, seed in ((8, 7, 1), (1, 3, 2))
+    ]
 
 
 def test_an_attack_that_was_not_run_is_named(runs: dict[str, Path]) -> None:

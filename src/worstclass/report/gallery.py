@@ -46,9 +46,12 @@ class Gallery:
 
 def make_gallery(result: Result, attack: str, *, data_dir: Path = Path("data"), allow_code: bool = False) -> Gallery:
     """The first images of the weakest class that `attack` broke, broken again: by it if it is PGD, by PGD-20 if not."""
-    weakest = str(result.columns[attack]["worst"]["class"])
+    worst = result.columns[attack]["worst"]
+    weakest = str(worst["class"])
     names = result.class_names
-    if result.run is None or not any((result.folder / name).is_file() for name in (SELECTED, LAST)):
+    if result.run is None:
+        return Gallery(result.title, weakest, f"{result.folder} holds the evaluation alone, without a model: no images")
+    if not any((result.folder / name).is_file() for name in (SELECTED, LAST)):
         return Gallery(result.title, weakest, f"{result.folder} has no weights: no images can be made")
     about = result.card["about"]
     if not data_at_hand(about["data"], data_dir):
@@ -90,6 +93,8 @@ def make_gallery(result: Result, attack: str, *, data_dir: Path = Path("data"), 
         if subject.norm == "linf"
         else "perturbations magnified"
     )
+    if worst["ties"] > 1:
+        note += f"; {weakest} is the first of {worst['ties']} classes at {100 * worst['value']:.1f}%"
     return Gallery(result.title, weakest, note, tuple(pictures))
 
 

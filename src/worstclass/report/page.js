@@ -42,7 +42,7 @@ function classwise() {
   });
   const weakest = runs.map((run) => {
     const worst = run.columns[state.attack].worst;
-    return `${run.title}: weakest ${worst.class}, ${interval(worst)}`;
+    return worst.ties > 1 ? `${run.title}: ${worst.ties} classes at ${interval(worst)}` : `${run.title}: weakest ${worst.class}, ${interval(worst)}`;
   });
   put("classwise", chart, `Accuracy of each class under ${under()} with its 95% interval; dashed: the average. ${weakest.join(". ")}.`);
 }
@@ -91,7 +91,8 @@ function plane() {
       Plot.tip(points, Plot.pointer({ x: (d) => 100 * d.average.value, y: (d) => 100 * d.worst.value, title: "label" })),
     ],
   });
-  put("plane", chart, base ? `Right is better on average, up is better for the weakest class. Dashed lines are of equal rho against ${base.title}. Bars are 95% intervals.` : "Right is better on average, up is better for the weakest class. Bars are 95% intervals. There is no vanilla run, and so no rho.");
+  const against = lines.length ? `Dashed lines are of equal rho against ${base.title}. ` : base ? `rho is against ${base.title}. ` : "";
+  put("plane", chart, `Right is better on average, up is better for the weakest class. ${against}Bars are 95% intervals.${base ? "" : " There is no vanilla run, and so no rho."}`);
 }
 
 function epochs() {
@@ -147,7 +148,7 @@ function confusion() {
     ],
   });
   const thieves = column.confusion[weakest].map((share, j) => ({ share, name: data.classes[j] })).filter((_, j) => j !== weakest).sort((a, b) => b.share - a.share).slice(0, 3);
-  put("confusion", chart, `${run.title} under ${under()}, percent of each row. ${column.worst.class}, the weakest, is taken for ${thieves.map((t) => `${t.name} (${percent(t.share)}%)`).join(", ")}.`);
+  put("confusion", chart, `${run.title} under ${under()}, percent of each row. ${column.worst.class}, ${column.worst.ties > 1 ? `one of ${column.worst.ties} classes at ${percent(column.worst.value)}%` : "the weakest"}, is taken for ${thieves.map((t) => `${t.name} (${percent(t.share)}%)`).join(", ")}.`);
 }
 
 function draw() { classwise(); plane(); confusion(); }

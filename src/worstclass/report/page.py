@@ -15,10 +15,11 @@ from worstclass.certify import certify_outcomes, certify_training
 from worstclass.checks import load_findings
 from worstclass.config import to_toml
 from worstclass.files import write_atomic
+from worstclass.radius import show_radii, show_radius
 from worstclass.report import figures
 from worstclass.report.gallery import make_gallery
 from worstclass.report.results import Result, attack_title
-from worstclass.report.tables import HEADER, rows
+from worstclass.report.tables import HEADER, notes, rows, weakest
 
 PREFERRED = ("autoattack", "pgd-100", "pgd-20")  # to open with: the strongest that every run has
 
@@ -27,19 +28,18 @@ def headline(results: Sequence[Result]) -> list[str]:
     """What the numbers say, in sentences: the weakest class, and what each run gains and pays for it."""
     sentences = []
     attack = opening_attack(results)
-    base = next((result.title for result in results if result.is_base), "the vanilla run")
     for result in results:
         column = result.columns[attack]
         average, worst = 100 * column["average"]["value"], 100 * column["worst"]["value"]
-        sentence = (
-            f"{result.title}: {average:.1f}% on average under {attack_title(attack)}, "
-            f"{worst:.1f}% for its weakest class, {column['worst']['class']}"
+        one = column["worst"]["ties"] == 1
+        sentence = f"{result.title}: {average:.1f}% on average under {attack_title(attack)}, " + (
+            f"{worst:.1f}% for its weakest class, {weakest(column)}" if one else f"{weakest(column)} at {worst:.1f}%"
         )
         if against := column.get("against_base"):
             gain, change = against["worst_difference"], against["average_difference"]
             sure = "" if gain["low"] > 0 or gain["high"] < 0 else " (which may be chance: its interval includes zero)"
             sentence += (
-                f"; against {base} that is {100 * gain['value']:+.1f} points for the weakest class{sure} "
+                f"; against {result.base} that is {100 * gain['value']:+.1f} points for the weakest class{sure} "
                 f"and {100 * change['value']:+.1f} on average"
             )
         sentences.append(sentence + ".")
@@ -79,6 +79,9 @@ def write_report(
         headline=headline(results),
         header=HEADER,
         rows=rows(results),
+        notes=notes(results),
+        show_radius=show_radius,
+        show_radii=show_radii,
         results=results,
         colors=[run["color"] for run in data["runs"]],
         attacks=[(name, attack_title(name)) for name in shared_attacks(results)],
@@ -87,8 +90,8 @@ def write_report(
         galleries=[make_gallery(r, attack, data_dir=data_dir, allow_code=allow_code) for r in results]
         if gallery
         else [],
-        certificates=[
-            [*([certify_training(r.run)] if r.run else []), certify_outcomes(r.folder, r.class_names)] for r in results
+        certified=[
+            (r.title, [certify_training(r.run), certify_outcomes(r.folder, r.class_names)]) for r in results if r.run
         ],
         findings=findings,
         recipes=[
@@ -134,20 +137,22 @@ def opening_attack(results: Sequence[Result]) -> str:
 
 
 def _base(results: Sequence[Result]) -> dict[str, Any] | None:
-    """What rho compares with, under each attack; where it is not among the runs, from the differences to it."""
+    """What rho compares with, under each attack; where it is not among the runs, from the differences to it. Of several
+    bases, one for each seed, there are only the names: lines of equal rho are of one."""
+    titles = list(dict.fromkeys([r.title for r in results if r.is_base] + [r.base for r in results if r.base]))
+    if len(titles) != 1:
+        return {"title": ", ".join(titles), "columns": {}} if titles else None
     for result in results:
         if result.is_base:
             pairs = {n: (c["average"]["value"], c["worst"]["value"]) for n, c in result.columns.items()}
             return {"title": result.title, "columns": pairs}
+    pairs = {}
     for result in results:
-        pairs = {}
         for name, column in result.columns.items():
             if against := column.get("against_base"):
                 gaps = [against[f"{key}_difference"]["value"] for key in ("average", "worst")]
                 pairs[name] = (column["average"]["value"] - gaps[0], column["worst"]["value"] - gaps[1])
-        if pairs:
-            return {"title": "the base run", "columns": pairs}
-    return None
+    return {"title": titles[0], "columns": pairs}
 
 
 def _column(result: Result, name: str) -> dict[str, Any]:
@@ -159,7 +164,7 @@ def _column(result: Result, name: str) -> dict[str, Any]:
     shares = table / np.maximum(table.sum(1, keepdims=True), 1)
     return {
         "average": _rounded(column["average"]),
-        "worst": _rounded(column["worst"]) | {"class": column["worst"]["class"]},
+        "worst": _rounded(column["worst"]) | {key: column["worst"][key] for key in ("class", "ties")},
         "classes": [_rounded(each) for each in column["classes"]],
         "rho": _rounded(against["rho"]) if against else None,
         "confusion": np.round(shares, 4).tolist(),

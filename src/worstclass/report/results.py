@@ -6,22 +6,20 @@ from pathlib import Path
 from typing import Any
 
 from worstclass.card import compare_with_base, measure
-from worstclass.config import Config, Method, differing_keys
+from worstclass.config import Config, differing_keys, make_config
 from worstclass.errors import UserError
 from worstclass.outcomes import ANY, Outcomes
+from worstclass.report.titles import compared_settings, distinguish
 from worstclass.runs import RECIPE, Run, open_run
 from worstclass.subjects import CARD, OUTCOMES, check_comparable, load_card, load_outcomes
-
-NAMES = {"natural": "Natural", "trades": "TRADES", "wat": "WAT", "pgd-at": "PGD-AT", "csl": "CSL"}
-NAMES |= {"frl-rw": "FRL-RW", "frl-rwrm": "FRL-RWRM", "fixed": "Fixed weights"}
-LONGEST_SETTINGS = 40  # characters of a title
 
 
 @dataclass(frozen=True)
 class Result:
-    """An evaluation with its outcomes and, for each attack, its measures; with rho unless it is the base.
+    """An evaluation with its outcomes and, for each attack, its measures; with rho unless it is a base.
 
-    `run` is the run whose model was evaluated, and None for a model of somebody else.
+    `run` is the run whose model was evaluated, and None for a model of somebody else. `base` is the title of what its
+    rho compares with, and `notes` say what to know about that comparison.
     """
 
     title: str
@@ -31,6 +29,8 @@ class Result:
     card: dict[str, Any]
     columns: dict[str, dict[str, Any]]
     is_base: bool
+    base: str = ""
+    notes: tuple[str, ...] = ()
 
     @property
     def class_names(self) -> list[str]:
@@ -43,87 +43,129 @@ class Result:
         return self.run.config
 
 
+@dataclass(frozen=True)
+class _Evaluation:
+    """A folder, read. The recipe is that of the run it holds, or that its card names; a model of others has none."""
+
+    folder: Path
+    run: Run | None
+    outcomes: Outcomes
+    card: dict[str, Any]
+    config: Config | None
+
+    @property
+    def seed(self) -> int | None:
+        return self.config.seed if self.config else None
+
+    def is_at(self, other: Path) -> bool:
+        return self.folder.samefile(other)
+
+
 def load_results(
-    folders: Sequence[Path], base: Path | None = None, *, vanilla: Sequence[Method] = ("trades", "pgd-at")
+    folders: Sequence[Path], base: Path | None = None, *, vanilla: Sequence[str] = ("trades", "pgd-at")
 ) -> list[Result]:
-    """Read evaluated runs, and evaluations of other models, all on the same images and in the same ball; rho compares
-    with `base`, or else with the first run among them whose method is `vanilla`."""
+    """Read evaluated runs, and evaluations of other models, all on the same images and in the same ball.
+
+    rho compares with `base`, or else with the first run among them whose method is `vanilla`; where there are runs that
+    differ from that one in the seed alone, each run is compared with the one of its own seed.
+    """
     if not folders:
         raise UserError("no run folder was given.")
-    runs = [open_run(folder) if (folder / RECIPE).is_file() or not _evaluated(folder) else None for folder in folders]
-    outcomes = [load_outcomes(folder) for folder in folders]
-    cards = [load_card(folder) for folder in folders]
-    if base is None:
-        by_method = {run.config.method: run.folder for run in reversed(runs) if run is not None}
-        base = next((by_method[method] for method in vanilla if method in by_method), None)
-    base_outcomes = load_outcomes(base) if base else None
-    first = load_card(base) if base else cards[0]
-    for folder, card in zip(folders, cards, strict=True):
-        check_comparable(card["about"], first["about"], str(folder))
-        if card["class_names"] != first["class_names"]:
-            raise UserError(f"{folder} was evaluated on other classes: it cannot be compared with.")
-    for run, card in zip(runs, cards, strict=True):
-        if run is not None and not (
-            run.log and run.class_names == card["class_names"] and card["about"].get("checkpoint")
-        ):
+    read = [_read(folder) for folder in folders]
+    bases = _bases(read, base, vanilla)
+    first = bases[0] if bases else read[0]
+    for each in read:
+        check_comparable(each.card["about"], first.card["about"], str(each.folder))
+        if each.card["class_names"] != first.card["class_names"]:
+            raise UserError(f"{each.folder} was evaluated on other classes: it cannot be compared with.")
+    for each in read:
+        run, card = each.run, each.card
+        if run and not (run.log and run.class_names == card["class_names"] and card["about"].get("checkpoint")):
             raise UserError(f"{run.folder} holds a card that is not of its run, or a run without an epoch.")
-    titles = _titles(folders, runs)
+    titles = distinguish(
+        [each.config.title if each.config else each.folder.name for each in read],
+        [each.folder for each in read],
+        [each.config for each in read],
+        [each.card["about"].get("checkpoint") for each in read],
+    )
+    base_titles = [
+        next((title for title, each in zip(titles, read, strict=True) if each.is_at(one.folder)), _title(one))
+        for one in bases
+    ]
     results = []
-    for index, (folder, own) in enumerate(zip(folders, outcomes, strict=True)):
-        is_base = base is not None and folder.samefile(base)
-        names = cards[index]["class_names"]
+    for title, own in zip(titles, read, strict=True):
+        is_base = any(own.is_at(one.folder) for one in bases)
+        place = next((i for i, one in enumerate(bases) if one.seed == own.seed), 0)
+        against = bases[place] if bases and not is_base else None
         columns = {}
-        for name, predicted in own.predictions.items():
+        for name, predicted in own.outcomes.predictions.items():
             if name.endswith(ANY):
                 continue
-            columns[name] = measure(own.labels, predicted, names)
-            if base_outcomes and not is_base and name in base_outcomes.predictions:
-                columns[name]["against_base"] = compare_with_base(own, base_outcomes, name, len(names))
-        results.append(Result(titles[index], folder, runs[index], own, cards[index], columns, is_base))
+            columns[name] = measure(own.outcomes.labels, predicted, own.card["class_names"])
+            if against and name in against.outcomes.predictions:
+                columns[name]["against_base"] = compare_with_base(
+                    own.outcomes, against.outcomes, name, len(own.card["class_names"])
+                )
+        base_title = base_titles[place] if against else ""
+        notes = _notes(title, own, base_title, against) if against else ()
+        results.append(Result(title, own.folder, own.run, own.outcomes, own.card, columns, is_base, base_title, notes))
     return results
+
+
+def _read(folder: Path) -> _Evaluation:
+    evaluated = (folder / CARD).is_file() and (folder / OUTCOMES).is_file()
+    run = open_run(folder) if (folder / RECIPE).is_file() or not evaluated else None
+    outcomes, card = load_outcomes(folder), load_card(folder)
+    about = card["about"]
+    config = run.config if run else make_config(about["recipe"], str(folder / CARD)) if "recipe" in about else None
+    return _Evaluation(folder, run, outcomes, card, config)
+
+
+def _bases(read: Sequence[_Evaluation], given: Path | None, vanilla: Sequence[str]) -> list[_Evaluation]:
+    """What rho compares with: the base itself, and then the runs that differ from it in the seed alone."""
+    if given is not None:
+        first: _Evaluation | None = next((each for each in read if each.is_at(given)), None) or _read(given)
+    else:
+        runs = {each.config.method: each for each in reversed(read) if each.run is not None and each.config is not None}
+        first = next((runs[method] for method in vanilla if method in runs), None)
+    if first is None:
+        return []
+    found = [first]
+    for each in read:
+        if _differ_in_seed(first, each) and each.seed not in [one.seed for one in found]:
+            found.append(each)
+    return found
+
+
+def _differ_in_seed(one: _Evaluation, other: _Evaluation) -> bool:
+    """In that alone: the same recipe otherwise, and the same choice of epoch."""
+    epochs = [each.card["about"].get("checkpoint") for each in (one, other)]
+    return bool(
+        one.config and other.config and epochs[0] == epochs[1] and differing_keys(one.config, other.config) == ["seed"]
+    )
+
+
+def _title(base: _Evaluation) -> str:
+    """Of a base that is not itself among the results."""
+    return f"{base.config.title} ({base.folder.name})" if base.config else base.folder.name
+
+
+def _notes(title: str, own: _Evaluation, base_title: str, base: _Evaluation) -> tuple[str, ...]:
+    """What one should know who reads this rho: another seed, other settings, attacks that the base lacks."""
+    notes = []
+    if own.config and base.config:
+        if own.seed != base.seed:
+            which = "" if f"seed {base.seed}" in base_title else f" (seed {base.seed})"
+            missing = f"no run of {base.config.title} with seed {own.seed} is given"
+            notes.append(f"{title} is compared with {base_title}{which}: {missing}.")
+        if others := compared_settings(own.config, base.config):
+            notes.append(f"{title} and {base_title} differ in more than the method: {others}.")
+    lacking = [name for name in own.outcomes.predictions if name not in base.outcomes.predictions]
+    if lacking := [name for name in lacking if not name.endswith(ANY)]:
+        notes.append(f"{title} has no rho under {', '.join(lacking)}: {base_title} has not been evaluated under it.")
+    return tuple(notes)
 
 
 def attack_title(name: str) -> str:
     """How an attack is called in tables."""
     return {"natural": "Natural", "autoattack": "AutoAttack"}.get(name, name.upper())
-
-
-def method_title(config: Config) -> str:
-    """How a method is called in tables."""
-    if config.method == "fixed" and config.focus_weight is not None:
-        return f"Fixed weights, {config.focus_weight:g} on class {config.focus_class}"
-    return NAMES[config.method] + (" (reference)" if (config.method, config.variant) == ("wat", "reference") else "")
-
-
-def _evaluated(folder: Path) -> bool:
-    return (folder / CARD).is_file() and (folder / OUTCOMES).is_file()
-
-
-def _own_settings(runs: Sequence[Run | None]) -> list[str]:
-    """Of each run, where their recipes differ; nothing where one has none, or where that is too long for a title."""
-    configs = [run.config for run in runs if run]
-    keys = differing_keys(*configs)
-    settings = ["".join(f", {key} {_plain(getattr(config, key))}" for key in keys) for config in configs]
-    fits = len(configs) == len(runs) and max(map(len, settings)) <= LONGEST_SETTINGS
-    return settings if fits else [""] * len(runs)
-
-
-def _plain(value: object) -> str:
-    """A setting in a title, where a comma would look like the next."""
-    if isinstance(value, tuple):
-        return "/".join(map(_plain, value)) or "none"
-    return "default" if value is None else f"{value:g}" if isinstance(value, float) else str(value)
-
-
-def _titles(folders: Sequence[Path], runs: Sequence[Run | None]) -> list[str]:
-    """The method's name, where runs share it with what tells them apart: their recipes, else the folder's name, else a
-    number; of somebody else's model, the folder's name."""
-    titles = [
-        folder.name if run is None else method_title(run.config) for folder, run in zip(folders, runs, strict=True)
-    ]
-    for title in [title for title in dict.fromkeys(titles) if titles.count(title) > 1]:
-        same = [index for index, other in enumerate(titles) if other == title]
-        for index, settings in zip(same, _own_settings([runs[index] for index in same]), strict=True):
-            titles[index] += settings
-    titles = [t if titles.count(t) == 1 else f"{t} ({f.name})" for t, f in zip(titles, folders, strict=True)]
-    return [t if titles.count(t) == 1 else f"{t} {titles[: i + 1].count(t)}" for i, t in enumerate(titles)]

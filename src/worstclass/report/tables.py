@@ -1,6 +1,6 @@
 """The comparison table: one row for each attack and run, every figure with its 95% interval."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from rich.table import Table
@@ -9,7 +9,7 @@ from rich.text import Text
 from worstclass.errors import visible
 from worstclass.report.results import Result, attack_title
 
-HEADER = ("Attack", "Method", "Average %", "Worst class %", "", "CV", "rho")
+HEADER = ("Attack", "Method", "Average %", "Worst class %", "", "Class variance", "rho")
 
 
 def rows(results: Sequence[Result]) -> list[tuple[str, ...]]:
@@ -28,7 +28,7 @@ def rows(results: Sequence[Result]) -> list[tuple[str, ...]]:
                     result.title,
                     percent(column["average"]),
                     percent(column["worst"]),
-                    column["worst"]["class"],
+                    weakest(column),
                     number(column["class_variance"], 4),
                     number(against["rho"], 2, sign=True) if against else "base" if result.is_base else "",
                 )
@@ -46,16 +46,44 @@ def number(measure: dict[str, Any], digits: int, *, sign: bool = False) -> str:
     plus = "+" if sign else ""
     value, low, high = (measure[key] for key in ("value", "low", "high"))
     if value is None:
-        return "undefined"  # the base has no worst class to speak of
+        return "undefined"  # of rho: the worst class of the base is at 0
     shown = f"{value:{plus}.{digits}f}"
     low_text = "-inf" if low is None else f"{low:{plus}.{digits}f}"
     high_text = "inf" if high is None else f"{high:{plus}.{digits}f}"
     return f"{shown} [{low_text}, {high_text}]"
 
 
+def notes(results: Sequence[Result]) -> list[str]:
+    """What to know about the comparison, below the table: with what, and where it is not like with like."""
+    lines = []
+    named = {result.title for result in results if result.is_base}
+    bases = list(dict.fromkeys([*named, *(result.base for result in results if result.base)]))
+    if len(bases) > 1:
+        lines.append("rho compares each run with the base of its own seed.")
+    lines += [f"rho is against {base}." for base in bases if base not in named]
+    if any(
+        c["against_base"]["rho"]["value"] is None for r in results for c in r.columns.values() if "against_base" in c
+    ):
+        lines.append("rho is undefined where the worst class of the base is at 0.0%: a gain is relative to it.")
+    return lines + [note for result in results for note in result.notes]
+
+
+def weakest(column: Mapping[str, Any]) -> str:
+    """The name of the worst class; where several are equally bad, how many."""
+    worst = column["worst"]
+    return str(worst["class"]) if worst["ties"] == 1 else f"{worst['ties']} classes"
+
+
+def base_name(base: Mapping[str, Any]) -> str:
+    """How a card's base is called: `trades-seed1 (trades, seed 1)`."""
+    made = f"{base['recipe']['method']}, seed {base['seed']}" if "recipe" in base else base.get("model", "")
+    return f"{base['folder']} ({made})" if made else str(base["folder"])
+
+
 def rich_table(results: Sequence[Result], title: str) -> Table:
     """For the terminal."""
-    table = Table(title=Text(title), title_justify="left", caption="[95% interval]", caption_justify="left")
+    caption = Text(visible("\n".join(["[95% interval]", *notes(results)])))
+    table = Table(title=Text(title), title_justify="left", caption=caption, caption_justify="left")
     for index, name in enumerate(HEADER):
         table.add_column(name, justify="left" if index in (0, 1, 4) else "right", no_wrap=True)
     previous = ""

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from worstclass.config import Config, differing_keys, make_config, read_recipe, recipe_names
 from worstclass.errors import UserError
-from worstclass.report.results import Result, load_results, method_title
+from worstclass.report.results import Result, load_results
 from worstclass.runs import open_run
 
 METHODS = ("trades", "frl-rw", "frl-rwrm", "csl", "wat", "wat-reference")
@@ -78,7 +78,7 @@ def rows_of(results: Sequence[Result], recipes: Sequence[str], setting: tuple[st
         template = make_config(read_recipe(full)) if full else _template(name)
         matching = tuple(result for result in results if _matches(result.config, template, anywhere=full is None))
         eta = f", eta {template.eta:g}" if several and template.method == "wat" else ""
-        rows.append(Row(method_title(template) + eta, full, matching))
+        rows.append(Row(template.title + eta, full, matching))
     return rows
 
 

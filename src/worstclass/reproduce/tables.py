@@ -8,6 +8,8 @@ from typing import Any, Literal
 from worstclass.errors import choose
 from worstclass.paper import Reported, reported
 from worstclass.report.results import Result
+from worstclass.report.tables import notes as comparison_notes
+from worstclass.report.titles import distinguish
 from worstclass.reproduce.rows import METHODS, Row, collect, rows_of
 
 Measure = Literal["average", "worst", "class_variance", "rho"]
@@ -120,6 +122,7 @@ def make_table(name: str, folders: Sequence[Path]) -> PaperTable:
         notes += [line for row in rows for line in row.differences()]
         used = {id(result) for row in rows for result in row.results}
         notes += [f"{r.folder}: has no row in this table" for r in results if id(r) not in used]
+        notes += comparison_notes(results)
         if not any(result.is_base for result in results):
             notes.append(f"{'-'.join(setting)}: no TRADES run was given, so there is no rho")
     return PaperTable(spec.number, spec.title, spec.attacks, spec.measures, tuple(blocks), tuple(missing), tuple(notes))
@@ -127,13 +130,14 @@ def make_table(name: str, folders: Sequence[Path]) -> PaperTable:
 
 def _lines(row: Row, spec: Spec, setting: tuple[str, str]) -> list[Line]:
     results: Sequence[Result | None] = row.results or (None,)
+    runs = row.results
+    titles = distinguish([row.title] * len(runs), [r.folder for r in runs], [r.config for r in runs]) or [row.title]
     lines = []
-    for result in results:
-        seed = f", seed {result.config.seed}" if result is not None and len(row.results) > 1 else ""
+    for title, result in zip(titles, results, strict=True):
         cells = [
             _cell(row, result, spec, setting, attack, measure) for attack in spec.attacks for measure in spec.measures
         ]
-        lines.append(Line(row.title + seed, result.folder if result else None, tuple(cells)))
+        lines.append(Line(title, result.folder if result else None, tuple(cells)))
     return lines
 
 

@@ -8,6 +8,7 @@ from torch import Tensor
 
 from worstclass.inputs import check_labels
 from worstclass.stats import ClassStats
+from worstclass.types import ClassStrategy
 
 
 class Hedge:
@@ -44,6 +45,26 @@ def sample_weights(expert_weights: Tensor, class_share: Tensor) -> Tensor:
     costs nothing, and unbalanced data stays right.
     """
     return expert_weights[0] + expert_weights[1:] / class_share
+
+
+def expert_weights(strategy: ClassStrategy, class_share: Tensor) -> Tensor:
+    """What a strategy plays, (K + 1,) and summing to 1: the weight of the average loss, then of each class's.
+
+    A strategy that weighs the average beside the classes says so by an `expert_weights` of its own. For any other they
+    follow from its sample weights, the mean of both losses': w_k is in proportion to that weight times the share of the
+    class; where every sample weighs alike, that is the average alone.
+    """
+    own = getattr(strategy, "expert_weights", None)
+    if own is not None:
+        return torch.as_tensor(own).detach().double().cpu()
+    share = class_share.double().cpu()
+    natural, robust = (
+        vector.detach().double().cpu() * share for vector in (strategy.weights.natural, strategy.weights.robust)
+    )
+    by_class = (natural / natural.sum() + robust / robust.sum()) / 2
+    if torch.allclose(by_class, share, rtol=1e-6, atol=0):
+        return torch.eye(1, len(share) + 1, dtype=torch.float64)[0]
+    return torch.cat([torch.zeros(1, dtype=torch.float64), by_class])
 
 
 class ClassHedge:

@@ -32,6 +32,11 @@ class WAT:
         self.weights = ClassWeights.uniform(self.num_classes)
         self._write(first=True)
 
+    @property
+    def expert_weights(self) -> Tensor:
+        """Hedge's (K + 1,): of the average, then of each class."""
+        return self.hedge.weights
+
     def update(self, stats: ClassStats) -> None:
         self.hedge.update(class_costs(stats))
         self._write()

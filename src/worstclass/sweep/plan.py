@@ -10,7 +10,7 @@ from pydantic import BaseModel, ConfigDict, Field, model_validator
 from worstclass.config import (
     MAX_RECIPE,
     Config,
-    Method,
+    MethodName,
     Positive,
     Whole,
     make_config,
@@ -28,7 +28,7 @@ class Sweep(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     recipes: tuple[str, ...] = Field((), description="names of shipped recipes, or paths")
-    methods: tuple[Method, ...] = Field((), description="methods, over the keys in [set], in place of recipes")
+    methods: tuple[MethodName, ...] = Field((), description="methods, over the keys in [set], in place of recipes")
     seeds: tuple[Annotated[Whole, Field(ge=0)], ...] = Field((1,), min_length=1, description="seeds of each")
     eta: tuple[Positive, ...] = Field((), description="values of eta, for runs whose method is wat")
     attacks: str = Field("", description="attacks to evaluate with, comma-separated; empty: train only")

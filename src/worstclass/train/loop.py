@@ -13,6 +13,7 @@ from worstclass.attacks import PGD
 from worstclass.data import Feed, Images, Resident, epoch_order
 from worstclass.errors import TrainingError
 from worstclass.stats import ClassStats
+from worstclass.strategies import expert_weights
 from worstclass.team import ALONE, Team
 from worstclass.train.engine import Engine
 from worstclass.train.state import VALID_BATCH, Plan, State, as_tensors
@@ -33,6 +34,7 @@ class EpochRecord:
     train: ClassStats
     valid: ClassStats
     weights: ClassWeights
+    expert_weights: Tensor  # (K + 1,): of the average loss, then of each class
     strategy_before: dict[str, Tensor]
     next_weights: Tensor
 
@@ -76,9 +78,11 @@ def fit(
     )
     if on_engine:
         on_engine(work.engine)
+    counts = train.class_counts(len(state.strategy.weights.natural))
+    share = counts.double() / counts.sum()
     while state.epoch < plan.epochs:
         epoch, started = state.epoch + 1, time.perf_counter() - state.seconds
-        used = _snapshot(state.strategy.weights)
+        used, played = _snapshot(state.strategy.weights), expert_weights(state.strategy, share)
         kept = as_tensors(state.strategy.state_dict(), type(state.strategy).__name__)
         before = {key: value.clone() for key, value in kept.items()}
         for group in state.optimizer.param_groups:
@@ -102,6 +106,7 @@ def fit(
             train=train_stats,
             valid=valid_stats,
             weights=used,
+            expert_weights=played,
             strategy_before=before,
             next_weights=state.strategy.weights.natural.cpu().clone(),
         )

@@ -1,0 +1,94 @@
+"""The methods by name: what each is called in tables, and the class strategy that it trains with.
+
+A method of your own is one more entry of `METHODS` (docs/extending.md); nothing else knows them by name. Strategies are
+imported when one is made: the names alone need no torch.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from worstclass.errors import UserError, unknown
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from worstclass.config import Config
+    from worstclass.types import ClassStrategy
+
+
+@dataclass(frozen=True)
+class Method:
+    """A way to train: its name in tables, its strategy for training images of these counts (K,), and what of its
+    settings belongs to the name."""
+
+    title: str
+    make: Callable[[Config, Tensor], ClassStrategy]
+    detail: Callable[[Config], str] = lambda config: ""
+
+
+def check_method(name: str) -> str:
+    """The name, if there is a method of that name."""
+    if name not in METHODS:
+        raise unknown("method", name, METHODS)
+    return name
+
+
+def _uniform(config: Config, class_counts: Tensor) -> ClassStrategy:
+    from worstclass.strategies import uniform
+
+    return uniform(len(class_counts))
+
+
+def _wat(config: Config, class_counts: Tensor) -> ClassStrategy:
+    from worstclass.strategies import WAT
+
+    return WAT(class_counts, eta=config.eta, variant=config.variant)
+
+
+def _frl(config: Config, class_counts: Tensor) -> ClassStrategy:
+    from worstclass.strategies import FRL
+
+    margin_rate = config.frl_margin_rate if config.method == "frl-rwrm" else 0.0
+    return FRL(len(class_counts), tau=config.frl_tau, rate=config.frl_rate, margin_rate=margin_rate)
+
+
+def _csl(config: Config, class_counts: Tensor) -> ClassStrategy:
+    from worstclass.strategies import CSL
+
+    return CSL(len(class_counts), rate=config.csl_rate)
+
+
+def _fixed(config: Config, class_counts: Tensor) -> ClassStrategy:
+    import torch
+
+    from worstclass.strategies import Fixed, focus
+
+    num_classes = len(class_counts)
+    if config.class_weights is not None:
+        if len(config.class_weights) != num_classes:
+            raise UserError(f"class_weights has {len(config.class_weights)} numbers, the data {num_classes} classes.")
+        return Fixed(class_counts, torch.tensor(config.class_weights, dtype=torch.float64))
+    assert config.focus_class is not None
+    assert config.focus_weight is not None
+    if config.focus_class >= num_classes:
+        raise UserError(f"focus_class is {config.focus_class}, the data's classes are 0..{num_classes - 1}.")
+    return Fixed(class_counts, focus(num_classes, config.focus_class, config.focus_weight))
+
+
+def _focus(config: Config) -> str:
+    return "" if config.focus_weight is None else f", {config.focus_weight:g} on class {config.focus_class}"
+
+
+METHODS: dict[str, Method] = {
+    "natural": Method("Natural", _uniform),
+    "pgd-at": Method("PGD-AT", _uniform),
+    "trades": Method("TRADES", _uniform),
+    "fixed": Method("Fixed weights", _fixed, _focus),
+    "wat": Method("WAT", _wat, lambda config: " (reference)" if config.variant == "reference" else ""),
+    "frl-rw": Method("FRL-RW", _frl),
+    "frl-rwrm": Method("FRL-RWRM", _frl),
+    "csl": Method("CSL", _csl),
+}
