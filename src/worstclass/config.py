@@ -6,20 +6,19 @@ import tomllib
 from collections.abc import Iterable, Mapping
 from importlib import resources
 from pathlib import Path
-from typing import Annotated, Any, Literal, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeVar
 
-import torch
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, model_validator
 
-from worstclass.attacks import PGD, trades_attack
-from worstclass.data import Augment, check_data_name
 from worstclass.errors import UserError, shown, unknown
 from worstclass.files import clean_errors, read_text
-from worstclass.models import check_name as check_model_name
-from worstclass.objectives import Madry, Natural, Trades
-from worstclass.strategies import CSL, FRL, WAT, Fixed, focus, uniform
-from worstclass.train import Plan
-from worstclass.types import ClassStrategy, Objective
+from worstclass.names import check_data_name, check_model_name
+
+if TYPE_CHECKING:  # what needs torch is imported where it is made: a recipe is checked without
+    import torch
+
+    from worstclass.train import Plan
+    from worstclass.types import ClassStrategy, Objective
 
 Method = Literal["natural", "pgd-at", "trades", "fixed", "wat", "frl-rw", "frl-rwrm", "csl"]
 Select = Literal["worst-accuracy", "worst-loss", "average", "last"]
@@ -117,8 +116,11 @@ class Config(BaseModel):
             raise ValueError(f"objective '{self.objective}' contradicts method '{self.method}'")
         return self
 
-    def make_objective(self) -> Objective:
+    def make_objective(self) -> "Objective":
         """The base objective of the method."""
+        from worstclass.attacks import PGD, trades_attack
+        from worstclass.objectives import Madry, Natural, Trades
+
         name = self.objective or (self.method if self.method in ("natural", "pgd-at") else "trades")
         step = self.attack_step_size or (self.eps / 4 if self.method == "frl-rwrm" else 0.007)
         if name == "natural":
@@ -127,8 +129,10 @@ class Config(BaseModel):
             return Madry(attack=PGD(eps=self.eps, steps=self.attack_steps, step_size=step))
         return Trades(beta=self.beta, attack=trades_attack(eps=self.eps, steps=self.attack_steps, step_size=step))
 
-    def make_strategy(self, class_counts: torch.Tensor) -> ClassStrategy:
+    def make_strategy(self, class_counts: "torch.Tensor") -> "ClassStrategy":
         """The class strategy of the method, for training images of these counts (K,)."""
+        from worstclass.strategies import CSL, FRL, WAT, Fixed, uniform
+
         num_classes = len(class_counts)
         match self.method:
             case "wat":
@@ -144,8 +148,12 @@ class Config(BaseModel):
             case _:
                 return uniform(num_classes)
 
-    def make_plan(self) -> Plan:
+    def make_plan(self) -> "Plan":
         """The schedule; validation is attacked with PGD-20 on cross-entropy, step eps / 4."""
+        from worstclass.attacks import PGD
+        from worstclass.data import Augment
+        from worstclass.train import Plan
+
         return Plan(
             epochs=self.epochs,
             batch_size=self.batch_size,
@@ -159,7 +167,11 @@ class Config(BaseModel):
             seed=self.seed,
         )
 
-    def _fixed_weights(self, num_classes: int) -> torch.Tensor:
+    def _fixed_weights(self, num_classes: int) -> "torch.Tensor":
+        import torch
+
+        from worstclass.strategies import focus
+
         if self.class_weights is not None:
             if len(self.class_weights) != num_classes:
                 raise UserError(f"class_weights has {len(self.class_weights)} numbers, the data {num_classes} classes.")

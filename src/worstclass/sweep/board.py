@@ -15,8 +15,9 @@ from rich.text import Text
 from worstclass.console import print_wide, say
 from worstclass.errors import UserError, visible
 from worstclass.keeper import LOG
+from worstclass.names import RECIPE
 from worstclass.report.results import attack_title
-from worstclass.runs import RECIPE, open_run
+from worstclass.runs import open_run
 from worstclass.sweep.jobs import Failure
 from worstclass.sweep.plan import Job
 

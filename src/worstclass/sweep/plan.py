@@ -21,6 +21,8 @@ from worstclass.config import (
 from worstclass.errors import UserError
 from worstclass.files import read_text
 
+RESULTS = "sweep.json"
+
 
 class Sweep(BaseModel):
     """A sweep file: what to train, with which seeds and eta, what to attack the results with."""
