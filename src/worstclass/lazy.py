@@ -11,6 +11,7 @@ def importer(package: str, modules: Mapping[str, str]) -> Callable[[str], Any]:
     A module is an attribute of the package too. Type checkers read imports under `TYPE_CHECKING` instead.
     """
     place = {name: module for module, names in modules.items() for name in names.split()}
+    assert place.keys().isdisjoint(modules)  # once imported, the module would stand in the place of the name
 
     def find(name: str) -> Any:
         if name in place:

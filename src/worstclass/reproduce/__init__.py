@@ -19,7 +19,7 @@ __all__ = [
 
 if TYPE_CHECKING:
     from worstclass.reproduce.figures import draw_figure
-    from worstclass.reproduce.render import render
+    from worstclass.reproduce.formats import render
     from worstclass.reproduce.rows import Row, collect
     from worstclass.reproduce.specs import FIGURES, FORMATS, TABLES
     from worstclass.reproduce.tables import Cell, PaperTable, make_table
@@ -28,7 +28,7 @@ else:
         __name__,
         {
             "figures": "draw_figure",
-            "render": "render",
+            "formats": "render",
             "rows": "Row collect",
             "specs": "FIGURES FORMATS TABLES",
             "tables": "Cell PaperTable make_table",
