@@ -186,7 +186,10 @@ def reproduce(
         typer.Option(help="file; a figure's ending says its format (svg, pdf, png), and without one it is all three"),
     ] = None,
 ) -> None:
-    """A table or figure of the paper from runs: our value with its interval, the paper's, the difference."""
+    """Make a table or figure of the paper from runs.
+
+    Each cell has our value with its interval, the paper's, and the difference.
+    """
     name = choose("table or figure", what, [*TABLES, *FIGURES])
     choose("format", kind, FORMATS)
     runs = [run for run in runs if run.name != RESULTS]  # OUT/* of a sweep has it beside the runs
@@ -230,7 +233,10 @@ def certify(
     data_dir: DataDir = Path("data"),
     allow_code: AllowCode = False,
 ) -> None:
-    """The paper's theorems on a run: both sides of each, and whether its assumptions hold."""
+    """Compute the paper's theorems on a run.
+
+    Both sides of each, and whether its assumptions hold.
+    """
     from worstclass.certify import certify_run
     from worstclass.runs import open_run
     from worstclass.theory import certificate_lines
@@ -259,7 +265,10 @@ def report(
     data_dir: DataDir = Path("data"),
     allow_code: AllowCode = False,
 ) -> None:
-    """Compare evaluated runs: a table, figures, and one self-contained page."""
+    """Compare evaluated runs on one page.
+
+    Prints a table, and writes figures and a self-contained HTML page.
+    """
     from worstclass.report import load_results, write_report
 
     results = load_results([run for run in runs if run.name != RESULTS], base)
@@ -277,7 +286,10 @@ def recipes() -> None:
 
 @app.command()
 def demo(out: Annotated[Path, typer.Option(help="folder of the demo")] = Path("demo"), device: Device = "auto") -> None:
-    """TRADES and WAT on the data that ships with the package: trained, attacked, compared. A few minutes on a CPU."""
+    """Train, attack and compare TRADES and WAT.
+
+    On the data that ships with the package; a few minutes on a CPU.
+    """
     from worstclass.devices import pick_device
     from worstclass.report import headline, load_results, write_report
     from worstclass.runs import open_run

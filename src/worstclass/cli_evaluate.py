@@ -66,7 +66,10 @@ def evaluate(
     device: Device = "auto",
     allow_code: AllowCode = False,
 ) -> None:
-    """Attack a model class by class; write per-sample outcomes and a card with every measure."""
+    """Attack a run, or a model of your own, class by class.
+
+    Writes the outcome of each image and a card with every measure. Stopped, the same command goes on.
+    """
     names = parse_attacks(attacks)
     if transfer is not None and not checks:
         raise UserError("--transfer is one of the checks: give --checks too.")

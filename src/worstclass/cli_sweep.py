@@ -29,7 +29,10 @@ def sweep(
     ] = "auto",
     allow_code: AllowCode = False,
 ) -> None:
-    """Train and evaluate recipes x eta x seeds, on Ray if it is installed; the same command again goes on."""
+    """Train and evaluate many runs from one file.
+
+    Recipes x eta x seeds, on Ray if it is installed; the same command again goes on where it stopped.
+    """
     plan = read_sweep(file)
     parse_attacks(plan.attacks)
     out = out or Path("sweeps") / file.name.removesuffix(".toml")

@@ -59,7 +59,7 @@ class Bars:
     def attack(self, event: Event) -> None:
         bar = self._bar(_family(event), event.total, percent=event.standing is not None)
         standing = "" if event.standing is None else f", {event.standing} standing"
-        self._progress.update(bar, description=f"{event.attack}{standing}", completed=event.done)
+        self._progress.update(bar, description=f"{_title(event)}{standing}", completed=event.done)
 
     def step(self, what: str, step: int, steps: int) -> None:
         self._progress.update(self._bar("epoch", steps), description=what, completed=step, total=steps)
@@ -106,7 +106,7 @@ class Lines:
     def attack(self, event: Event) -> None:
         if self._last is None or _family(self._last) != _family(event):
             self._end_attack()
-            self._begin(event.attack, event.done)
+            self._begin(_family(event), event.done)
             self._say(self._state(event, ""))
         elif event.attack != self._last.attack:  # the next part of an ensemble
             self._say(self._state(event, self._left(event.done, event.total)))
@@ -139,9 +139,9 @@ class Lines:
 
     def _state(self, event: Event, left: str) -> str:
         if event.standing is None:
-            return f"{event.attack}: {event.done:.0f}/{event.total:.0f} images{left}"
+            return f"{_title(event)}: {event.done:.0f}/{event.total:.0f} images{left}"
         share = event.done / event.total if event.total else 1.0
-        return f"{event.attack}: {share:.0%}, {event.standing} standing{left}"
+        return f"{_title(event)}: {share:.0%}, {event.standing} standing{left}"
 
     def _end_attack(self) -> None:
         if self._last is not None:
@@ -170,6 +170,12 @@ def clock(seconds: float) -> str:
 def _family(event: Event) -> str:
     """The attack, of whose part an event may be: `autoattack` of `autoattack: apgd-t`."""
     return event.attack.partition(":")[0]
+
+
+def _title(event: Event) -> str:
+    """The attack and its part; an attack that is its own only part is named once."""
+    family, _, part = event.attack.partition(": ")
+    return family if part in ("", family) else event.attack
 
 
 class _Done(ProgressColumn):
