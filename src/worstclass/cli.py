@@ -7,7 +7,7 @@ import signal
 import sys
 from pathlib import Path
 from types import FrameType
-from typing import Annotated, NoReturn, get_args
+from typing import Annotated, Any, NoReturn, get_args
 
 import typer
 
@@ -336,9 +336,20 @@ def main() -> None:
     except Exception as error:  # the parser's usage errors have no public base class; anything else is a bug
         if not hasattr(error, "format_message"):
             raise
-        _fail(error.format_message(), 2)
+        _fail(_usage(error), 2)
     finally:
         signal.signal(signal.SIGTERM, before)
+
+
+def _usage(error: Any) -> str:
+    """What the parser of options says, in one line that ends in what to do."""
+    context = getattr(error, "ctx", None)
+    key = str(getattr(error, "option_name", "")).lstrip("-").replace("-", "_")
+    if key in Config.model_fields and context is not None and context.command.name == "train":
+        return f"{error.option_name} is a key of the recipe: write --set {key}=VALUE."
+    text = str(error.format_message())
+    stop = "" if text.endswith((".", "?")) else "."
+    return f"{text}{stop}" + (f" See `{context.command_path} --help`." if context else "")
 
 
 def _terminate(number: int, frame: FrameType | None) -> NoReturn:

@@ -23,6 +23,7 @@ from worstclass.options import AllowCode, DataDir, Device, Search, check_given_r
 if TYPE_CHECKING:
     from worstclass.subjects import Subject
 
+PICKLED = (".pt", ".pth", ".ckpt", ".pkl", ".bin")
 DEFAULT_ATTACKS = "natural,pgd-20,pgd-100,cw"
 
 
@@ -76,11 +77,15 @@ def evaluate(
     if runs_user_code(target) and not Path(target).exists():
         _refuse(target, "is for a run; {} is a model of your own", {"--checkpoint": checkpoint, "--part": part})
         load = _own_model(target, weights, data, eps, norm, out, data_dir)
+    elif not Path(target).is_dir() and (weights or data or eps or norm):
+        raise UserError(f"'{target}' is neither a run folder nor module.path:factory, a model of your own.")
     else:
         own = {"--weights": weights, "--data": data, "--eps": eps, "--norm": norm}
         _refuse(target, "is for a model of your own; the run {} carries its own", own)
         load = _run(Path(target), checkpoint, part, data_dir, allow_code)
     folder = out or Path(target)
+    if base is not None and not base.is_dir():
+        raise UserError(f"--base: there is no folder {base}.")
 
     from worstclass.devices import pick_device, pick_search
     from worstclass.runs import open_run
@@ -138,6 +143,13 @@ def _own_model(
         raise UserError(f"to evaluate '{target}', give {listed} too.")
     check_model_name(target)
     check_data_name(data)
+    if not weights.is_file():
+        raise UserError(f"there are no weights at {weights}.")
+    if weights.suffix in PICKLED:
+        raise UserError(
+            f"{weights} is a pickle by its name, and none is ever loaded: save the state_dict as safetensors, "
+            "with safetensors.torch.save_file(model.state_dict(), PATH)."
+        )
     ball = radius(eps)
     norm_name: Norm = choose("norm", norm or "linf", get_args(Norm))
 

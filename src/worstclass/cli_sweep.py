@@ -99,4 +99,6 @@ def sweep(
         say(f"{len(board.failures)} of {len(jobs)} jobs failed. The same command tries them again.")
         raise typer.Exit(1)
     if setup.attacks:
+        say(f"Compare these runs on one page: worstclass report {out}/*")
+    if setup.attacks and any(job.config.data.startswith("cifar") for job in jobs):
         say(f"The paper's tables from these runs: worstclass reproduce table1 {out}/*")

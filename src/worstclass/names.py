@@ -1,5 +1,6 @@
 """The names a user may write: data sets, models, attacks, devices, run folders. Checking one imports no torch."""
 
+import os
 import re
 from pathlib import Path
 from typing import Literal
@@ -51,12 +52,19 @@ def check_data_name(name: str) -> str:
         except UnicodeEncodeError as error:
             raise UserError(f"data {name!r}: {error}.") from error
     elif name not in DATA_NAMES:
+        if os.path.exists(name):  # False, not an error, for a name longer than a file's may be
+            kind = "folder" if os.path.isdir(name) else "npz"
+            raise UserError(f"data {name!r} is a path: write {kind}:{name}.")
         raise unknown("data", name, DATA_NAMES)
     return name
 
 
 def check_model_name(name: str) -> str:
     """The name, if a model of that name can be built; the user's own is not imported yet."""
+    module, _, factory = name.partition(":")
+    if module.endswith(".py") and os.path.isfile(module):
+        dotted = module.removesuffix(".py").replace("/", ".")
+        raise UserError(f"model '{name}': write the module, not its file: {dotted}:{factory}.")
     wide = re.fullmatch(r"wrn(\d{1,3})-(\d{1,2})", name)
     if wide and (int(wide[1]) < 10 or (int(wide[1]) - 4) % 6 or int(wide[2]) < 1):
         raise UserError(f"model '{name}': a WideResNet's depth is 6n + 4 (10, 16, ..., 34), its width at least 1.")

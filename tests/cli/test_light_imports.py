@@ -50,6 +50,8 @@ def here(tmp_path_factory: pytest.TempPathFactory) -> Path:
     (folder / "runs" / "first").mkdir(parents=True)
     (folder / "runs" / "first" / "recipe.toml").write_text("")
     (folder / "runs" / "notes").mkdir()
+    (folder / "own.py").write_text("")
+    (folder / "w.pt").write_bytes(b"")
     return folder
 
 
@@ -82,6 +84,14 @@ ERRORS = {
     "evaluate runs/first --attacks pdg-20": "Did you mean 'pgd-20'?",
     "evaluate runs/first --part train": "unknown part 'train'",
     "evaluate own:net --weights w --data mnist --eps 8/255 --out o": "unknown data 'mnist'",
+    "train fashion-mini-wat --set data=runs": "data 'runs' is a path: write folder:runs",
+    "train fashion-mini-wat --epochs 3": "--epochs is a key of the recipe: write --set epochs=VALUE",
+    "evaluate runs/first --base gone": "there is no folder gone",
+    "evaluate own --weights w": "'own' is neither a run folder nor module.path:factory",
+    "evaluate own.py:net --weights w.pt --data cifar10 --eps 8/255 --out o": "write the module, not its file: own:net",
+    "evaluate own:net --weights w.pt --data cifar10 --eps 8/255 --out o": "save_file(model.state_dict(), PATH)",
+    "evaluate own:net --weights gone --data cifar10 --eps 8/255 --out o": "there are no weights at gone",
+    "bench": "`worstclass bench --help`",
     "evaluate own:net --eps 8/255": "--weights, --data and --out too",
     "certify gone": "gone is not a run folder",
     "sweep gone.toml": "gone.toml",

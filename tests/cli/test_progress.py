@@ -1,5 +1,6 @@
 """Off a terminal: a line when something begins or ends and now and then in between; SIGTERM stops as Ctrl-C does."""
 
+import io
 import re
 import signal
 import subprocess
@@ -9,6 +10,7 @@ from contextlib import suppress
 from pathlib import Path
 
 import pytest
+from rich.console import Console
 
 from sweeps import write_sweep
 from tiny import tiny_config, write_tiny_npz
@@ -18,6 +20,8 @@ from worstclass.config import to_toml
 from worstclass.evaluate import Event
 from worstclass.progress import Bars, Lines, clock, watch
 from worstclass.runs import open_run, train_run
+from worstclass.sweep import Job
+from worstclass.sweep.board import Board
 
 
 def lines_of(capsys: pytest.CaptureFixture[str]) -> list[str]:
@@ -97,6 +101,20 @@ def test_an_evaluation_in_a_pipe(tmp_path: Path, capsys: pytest.CaptureFixture[s
     said = lines_of(capsys)
     assert said[:2] == ["fgsm: 0/60 images", "fgsm: done in M:SS"]
     assert re.fullmatch(r"apgd-ce: \d+%, \d+ standing", said[2])
+
+
+def test_a_sweep_says_how_far_it_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every half minute, if anything has moved."""
+    monkeypatch.setattr(progress, "INTERVAL", 0.0)
+    config = tiny_config(Path("tiny.npz"), epochs=9)
+    jobs = [Job(name, tmp_path / name, config) for name in ("one", "two")]
+    out = io.StringIO()
+    board = Board(jobs, {"one"}, Console(file=out))
+    for epoch in (3, 3, 4):
+        board._rows["two"].state = f"training epoch {epoch}/9"
+        board._say_how_far()
+    lines = [f"1 of 2 jobs ended; two: training epoch {epoch}/9" for epoch in (3, 4)]
+    assert out.getvalue().splitlines() == lines
 
 
 # --- a real process, really stopped ---

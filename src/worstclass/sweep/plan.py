@@ -72,6 +72,8 @@ class Job:
 
 def read_sweep(path: Path) -> Sweep:
     """The sweep in a TOML file, or one line that says what is wrong with it."""
+    if not path.exists():
+        raise UserError(f"there is no sweep file {path}; docs/sweep.md says what one holds.")
     return validate(Sweep, parse_toml(read_text(path, MAX_RECIPE), path), str(path))
 
 
