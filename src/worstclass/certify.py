@@ -11,7 +11,7 @@ from torch import nn
 from worstclass.data import to_float
 from worstclass.errors import UserError
 from worstclass.metrics import Floats
-from worstclass.models import runs_user_code
+from worstclass.names import runs_user_code
 from worstclass.outcomes import ANY, NATURAL, Outcomes
 from worstclass.runs import Run
 from worstclass.subjects import check_comparable, load_card, load_outcomes, run_subject

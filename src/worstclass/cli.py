@@ -3,14 +3,15 @@
 import atexit
 import gc
 import os
+import signal
 import sys
 from pathlib import Path
-from typing import Annotated, NoReturn, get_args
+from types import FrameType
+from typing import Annotated, Any, NoReturn, get_args
 
 import typer
 
 import worstclass
-from worstclass.certify import certify_run
 from worstclass.cli_bench import bench
 from worstclass.cli_evaluate import evaluate
 from worstclass.cli_sweep import sweep
@@ -22,35 +23,34 @@ from worstclass.config import (
     recipe_comment,
     recipe_names,
 )
-from worstclass.console import (
-    evaluate_with_progress,
-    print_table,
-    rule,
-    say,
-    tensorboard_writer,
-    train_with_progress,
+from worstclass.console import print_table, rule, say
+from worstclass.errors import (
+    AttackError,
+    TeamError,
+    Terminated,
+    TrainingError,
+    UserError,
+    choose,
+    exit_code,
+    visible,
+    what_failed,
 )
-from worstclass.errors import AttackError, TeamError, TrainingError, UserError, choose, visible, what_failed
 from worstclass.files import write_atomic, write_json
-from worstclass.models import runs_user_code
+from worstclass.names import RECIPE, check_run_folder, runs_user_code
 from worstclass.options import (
     AllowCode,
     DataDir,
     Device,
-    as_started,
-    pick_device,
-    pick_engine,
+    EvaluatedRuns,
+    RunFolder,
+    complete_recipes,
+    complete_runs,
 )
-from worstclass.report import headline, load_results, write_report
-from worstclass.report.figures import save_figure
-from worstclass.reproduce import FIGURES, FORMATS, TABLES, draw_figure, make_table, render
-from worstclass.runs import open_run
-from worstclass.subjects import CARD, run_subject
-from worstclass.sweep import RESULTS
-from worstclass.team import follows, joined, team_size
-from worstclass.theory import certificate_lines
+from worstclass.reproduce.specs import FIGURES, FORMATS, TABLES
+from worstclass.sweep.plan import RESULTS
+from worstclass.torchrun import follows, team_size
 
-app = typer.Typer(add_completion=False, rich_markup_mode=None, pretty_exceptions_enable=False)
+app = typer.Typer(rich_markup_mode=None, pretty_exceptions_enable=False)
 
 app.add_typer(bench, name="bench")
 
@@ -81,10 +81,16 @@ def root(
 
 @app.command(epilog=recipe_help())
 def train(
-    recipe: Annotated[str | None, typer.Argument(help="a path, or the name of a shipped recipe")] = None,
+    recipe: Annotated[
+        str | None,
+        typer.Argument(help="a path, or the name of a shipped recipe", autocompletion=complete_recipes),
+    ] = None,
     settings: Annotated[list[str] | None, typer.Option("--set", help="key=value, over the recipe; repeatable")] = None,
     out: Annotated[Path | None, typer.Option(help="run folder; default runs/RECIPE-seedSEED")] = None,
-    resume: Annotated[Path | None, typer.Option(help="continue the run in this folder")] = None,
+    resume: Annotated[
+        Path | None,
+        typer.Option(help="continue the run in this folder", autocompletion=complete_runs),
+    ] = None,
     data_dir: DataDir = Path("data"),
     device: Device = "auto",
     engine: Annotated[
@@ -117,9 +123,19 @@ def train(
     if (recipe is None) == (resume is None):
         raise UserError("give a recipe, or --resume with a run folder, and not both.")
     chosen = parse_settings(settings or [])
+    if resume is not None and (chosen or out):
+        raise UserError("--resume continues a run as it was started: it takes no --set and no --out.")
     if resume is not None:
-        if chosen or out:
-            raise UserError("--resume continues a run as it was started: it takes no --set and no --out.")
+        check_run_folder(resume)
+    config = None if recipe is None else make_config(read_recipe(recipe) | chosen, "" if chosen else recipe)
+
+    from worstclass.devices import as_started, pick_device, pick_engine
+    from worstclass.runs import open_run
+    from worstclass.team import joined
+    from worstclass.watched import tensorboard_writer, train_with_progress
+
+    if config is None:
+        assert resume is not None
         run = open_run(resume)
         config, folder = run.config, resume
         was_engine, was_precision, was_deterministic = as_started(run.about)
@@ -127,7 +143,6 @@ def train(
         deterministic = deterministic or was_deterministic
     else:
         assert recipe is not None
-        config = make_config(read_recipe(recipe) | chosen, "" if chosen else recipe)
         folder = out or Path("runs") / f"{Path(recipe).name.removesuffix('.toml')}-seed{config.seed}"
     allow_code = allow_code or "model" in chosen  # typed by the user, not read from a file
     chosen_device = pick_device(device)
@@ -145,7 +160,7 @@ def train(
             allow_code=allow_code,
             team=team,
             data_limit=None if data_gib is None else int(data_gib * 2**30),
-            watch=tensorboard_writer(folder) if tensorboard else None,
+            on_record=tensorboard_writer(folder) if tensorboard else None,
         )
     say(f"Run: {folder}. Evaluate it with: worstclass evaluate {folder}")
 
@@ -164,16 +179,24 @@ def reproduce_help() -> str:
 @app.command(epilog=reproduce_help())
 def reproduce(
     what: Annotated[str, typer.Argument(help="table1 to table5, figure2 to figure6")],
-    runs: Annotated[list[Path], typer.Argument(help="folders of evaluated runs")],
+    runs: EvaluatedRuns,
     kind: Annotated[str, typer.Option("--format", help="of a table: text, markdown, latex (booktabs) or csv")] = "text",
     out: Annotated[
         Path | None,
         typer.Option(help="file; a figure's ending says its format (svg, pdf, png), and without one it is all three"),
     ] = None,
 ) -> None:
-    """A table or figure of the paper from runs: our value with its interval, the paper's, the difference."""
+    """Make a table or figure of the paper from runs.
+
+    Each cell has our value with its interval, the paper's, and the difference.
+    """
     name = choose("table or figure", what, [*TABLES, *FIGURES])
+    choose("format", kind, FORMATS)
     runs = [run for run in runs if run.name != RESULTS]  # OUT/* of a sweep has it beside the runs
+
+    from worstclass.report.figures import save_figure
+    from worstclass.reproduce import draw_figure, make_table, render
+
     if name in FIGURES:
         if kind != "text":
             raise UserError("--format is for tables; a figure's format is the ending of --out.")
@@ -184,7 +207,7 @@ def reproduce(
             say(remark)
         return
     table = make_table(name, runs)
-    text = render(table, choose("format", kind, list(FORMATS)))
+    text = render(table, kind)
     if out is None:
         print(text, end="")
     else:
@@ -197,7 +220,7 @@ def reproduce(
 
 @app.command()
 def certify(
-    run: Annotated[Path, typer.Argument(help="a run folder")],
+    run: RunFolder,
     also: Annotated[
         list[Path] | None,
         typer.Option(help="folder with an evaluation of another classifier, say of the last epoch; repeatable"),
@@ -210,7 +233,14 @@ def certify(
     data_dir: DataDir = Path("data"),
     allow_code: AllowCode = False,
 ) -> None:
-    """The paper's theorems on a run: both sides of each, and whether its assumptions hold."""
+    """Compute the paper's theorems on a run.
+
+    Both sides of each, and whether its assumptions hold.
+    """
+    from worstclass.certify import certify_run
+    from worstclass.runs import open_run
+    from worstclass.theory import certificate_lines
+
     certificates = certify_run(
         open_run(run), others=also or (), delta=delta, gamma=gamma, data_dir=data_dir, allow_code=allow_code
     )
@@ -222,9 +252,12 @@ def certify(
 
 @app.command()
 def report(
-    runs: Annotated[list[Path], typer.Argument(help="folders of evaluated runs")],
+    runs: EvaluatedRuns,
     out: Annotated[Path, typer.Option(help="the page; its figures go beside it")] = Path("report.html"),
-    base: Annotated[Path | None, typer.Option(help="vanilla run for rho; default: the first one among RUNS")] = None,
+    base: Annotated[
+        Path | None,
+        typer.Option(help="vanilla run for rho; default: the first one among RUNS", autocompletion=complete_runs),
+    ] = None,
     gallery: Annotated[
         bool, typer.Option(help="attacked images of the weakest class; they need weights and data")
     ] = True,
@@ -232,7 +265,12 @@ def report(
     data_dir: DataDir = Path("data"),
     allow_code: AllowCode = False,
 ) -> None:
-    """Compare evaluated runs: a table, figures, and one self-contained page."""
+    """Compare evaluated runs on one page.
+
+    Prints a table, and writes figures and a self-contained HTML page.
+    """
+    from worstclass.report import load_results, write_report
+
     results = load_results([run for run in runs if run.name != RESULTS], base)
     print_table(results)
     write_report(results, out, data_dir=data_dir, allow_code=allow_code, gallery=gallery, hourly_price=hourly_price)
@@ -248,11 +286,20 @@ def recipes() -> None:
 
 @app.command()
 def demo(out: Annotated[Path, typer.Option(help="folder of the demo")] = Path("demo"), device: Device = "auto") -> None:
-    """TRADES and WAT on the data that ships with the package: trained, attacked, compared. A few minutes on a CPU."""
+    """Train, attack and compare TRADES and WAT.
+
+    On the data that ships with the package; a few minutes on a CPU.
+    """
+    from worstclass.devices import pick_device
+    from worstclass.report import headline, load_results, write_report
+    from worstclass.runs import open_run
+    from worstclass.subjects import CARD, run_subject
+    from worstclass.watched import evaluate_with_progress, train_with_progress
+
     folders = []
     for recipe in ("fashion-mini-trades", "fashion-mini-wat"):
         folder = out / recipe
-        resume = (folder / "recipe.toml").is_file()
+        resume = (folder / RECIPE).is_file()
         config = open_run(folder).config if resume else make_config(read_recipe(recipe))
         rule(f"{recipe}: " + ("continuing" if resume else "training"))
         train_with_progress(config, folder, resume=resume, device=pick_device(device))
@@ -275,6 +322,7 @@ def demo(out: Annotated[Path, typer.Option(help="folder of the demo")] = Path("d
 def main() -> None:
     """Run the command; what the user can put right is one line on standard error and exit code 2."""
     atexit.register(gc.freeze)  # at the end Python would look through all objects, for a second if it has compiled
+    before = signal.signal(signal.SIGTERM, _terminate)
     try:
         sys.exit(app(standalone_mode=False) or 0)
     except UserError as error:
@@ -283,12 +331,29 @@ def main() -> None:
         _fail(what_failed(error), 2)
     except (TrainingError, AttackError, TeamError) as error:
         _fail(str(error), 1)
-    except (KeyboardInterrupt, typer.Abort):
-        _fail("stopped.", 130)
+    except (KeyboardInterrupt, typer.Abort) as stop:
+        _fail("stopped.", exit_code(stop))
     except Exception as error:  # the parser's usage errors have no public base class; anything else is a bug
         if not hasattr(error, "format_message"):
             raise
-        _fail(error.format_message(), 2)
+        _fail(_usage(error), 2)
+    finally:
+        signal.signal(signal.SIGTERM, before)
+
+
+def _usage(error: Any) -> str:
+    """What the parser of options says, in one line that ends in what to do."""
+    context = getattr(error, "ctx", None)
+    key = str(getattr(error, "option_name", "")).lstrip("-").replace("-", "_")
+    if key in Config.model_fields and context is not None and context.command.name == "train":
+        return f"{error.option_name} is a key of the recipe: write --set {key}=VALUE."
+    text = str(error.format_message())
+    stop = "" if text.endswith((".", "?")) else "."
+    return f"{text}{stop}" + (f" See `{context.command_path} --help`." if context else "")
+
+
+def _terminate(number: int, frame: FrameType | None) -> NoReturn:
+    raise Terminated
 
 
 def _fail(message: str, code: int) -> NoReturn:

@@ -3,24 +3,20 @@
 from pathlib import Path
 from typing import Annotated
 
-import torch
 import typer
 
-from worstclass.bench import bench_autoattack, bench_classes, bench_training, matrix_ceiling
-from worstclass.bench.training import ENGINES, PUBLIC, possible
-from worstclass.console import attack_progress, print_steps, print_timings, say
+from worstclass.bench.ways import PUBLIC, WAYS
+from worstclass.console import print_steps, print_timings, say
 from worstclass.errors import UserError, choose
-from worstclass.models import check_name, runs_user_code
-from worstclass.options import AllowCode, DataDir, Device, Search, pick_device, pick_search
-from worstclass.runs import open_run
-from worstclass.subjects import run_subject
+from worstclass.names import check_model_name, runs_user_code
+from worstclass.options import AllowCode, DataDir, Device, RunFolder, Search
 
-bench = typer.Typer(add_completion=False, rich_markup_mode=None, help="Measure speed, side by side in one run.")
+bench = typer.Typer(rich_markup_mode=None, help="Measure speed, side by side in one run.")
 
 
 @bench.command("autoattack")
 def bench_autoattack_command(
-    run: Annotated[Path, typer.Argument(help="a run folder")],
+    run: RunFolder,
     images: Annotated[int, typer.Option(min=1, help="the first so many test images")] = 200,
     batch_size: Annotated[int, typer.Option(min=1, help="images at a time")] = 500,
     search: Search = None,
@@ -29,13 +25,21 @@ def bench_autoattack_command(
     allow_code: AllowCode = False,
 ) -> None:
     """AutoAttack: ours and pyautoattack's on the same model, images and device, one after the other."""
+    import torch
+
+    from worstclass.bench import bench_autoattack
+    from worstclass.devices import pick_device, pick_search
+    from worstclass.progress import watch
+    from worstclass.runs import open_run
+    from worstclass.subjects import run_subject
+
     chosen = pick_device(device)
     subject = run_subject(open_run(run), data_dir=data_dir, allow_code=allow_code)
     if len(subject.class_names) < 10:
         raise UserError("pyautoattack, the peer, crashes below ten classes: there is nothing to compare with.")
     precision = pick_search(search, chosen, ours=not runs_user_code(open_run(run).config.model))
     say(f"{min(images, len(subject.images))} images, eps {subject.eps:.4g}, search in {precision}, on {chosen}")
-    with attack_progress() as notify:
+    with watch() as progress:
         timings = bench_autoattack(
             subject.model.to(chosen),
             subject.images.select(torch.arange(len(subject.images))[:images]),
@@ -43,7 +47,7 @@ def bench_autoattack_command(
             norm=subject.norm,
             batch_size=batch_size,
             precision=precision,
-            notify=notify,
+            notify=progress.attack,
         )
     print_timings(timings)
 
@@ -54,15 +58,24 @@ def bench_training_command(
     batch_size: Annotated[int, typer.Option(min=1, max=2048, help="images a step")] = 128,
     steps: Annotated[int, typer.Option(min=1, help="steps to time, after a warm-up")] = 50,
     ways: Annotated[
-        str | None, typer.Option(help=f"comma-separated: {', '.join([PUBLIC, *ENGINES])}; default: all that run here")
+        str | None, typer.Option(help=f"comma-separated: {', '.join([PUBLIC, *WAYS])}; default: all that run here")
     ] = None,
     device: Device = "auto",
 ) -> None:
     """A step of TRADES: as public code writes it, tidy, and captured, on random images, one after the other."""
+    names = [choose("way", name.strip(), [PUBLIC, *WAYS]) for name in ways.split(",")] if ways else []
+    networks = [check_model_name(name.strip()) for name in models.split(",")]
+
+    from worstclass.bench import bench_training, matrix_ceiling
+    from worstclass.bench.training import possible
+    from worstclass.devices import pick_device
+
     chosen = pick_device(device)
-    known = [PUBLIC, *possible(chosen)]
-    names = [choose("way", name.strip(), known) for name in ways.split(",")] if ways else known
-    networks = [check_name(name.strip()) for name in models.split(",")]
+    here = [PUBLIC, *possible(chosen)]
+    for name in names:
+        if name not in here:
+            raise UserError(f"way '{name}' does not run on {chosen}; these do: {', '.join(here)}.")
+    names = names or here
     ceiling = matrix_ceiling(chosen)
     for network in networks:
         times = bench_training(names, model=network, batch_size=batch_size, steps=steps, device=chosen)
@@ -78,11 +91,18 @@ def bench_classes_command(
     device: Device = "auto",
 ) -> None:
     """What the bookkeeping by class costs, as a share of a step of WAT in the same run."""
+    check_model_name(model)
+    numbers = [number.strip() for number in classes.split(",")]
+    for number in numbers:
+        if not number.isdecimal() or int(number) < 2:
+            raise UserError(f"--classes: '{number}' is not a number of classes, two or more.")
+
+    from worstclass.bench import bench_classes
+    from worstclass.devices import pick_device
+
     chosen = pick_device(device)
-    for number in classes.split(","):
-        if not number.strip().isdecimal() or int(number) < 2:
-            raise UserError(f"--classes: '{number.strip()}' is not a number of classes.")
-        books = bench_classes(int(number), model=check_name(model), batch_size=batch_size, steps=steps, device=chosen)
+    for number in numbers:
+        books = bench_classes(int(number), model=model, batch_size=batch_size, steps=steps, device=chosen)
         say(
             f"{books.classes} classes, {model}, batch {batch_size}: {1e3 * books.books:.3f} ms of a step of "
             f"{1e3 * books.step:.1f} ms, {books.share:.2%}"

@@ -1,27 +1,45 @@
 """`worstclass evaluate`: attack a run, or a model of your own."""
 
+from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Annotated, get_args
+from typing import TYPE_CHECKING, Annotated, get_args
 
 import typer
 
-from worstclass.attacks import NAMES
-from worstclass.console import evaluate_with_progress, print_card, print_findings, say
+from worstclass.console import print_card, print_findings, say
 from worstclass.errors import UserError, choose
-from worstclass.models import runs_user_code
-from worstclass.options import AllowCode, DataDir, Device, Search, pick_device, pick_search, radius
-from worstclass.runs import open_run
-from worstclass.subjects import CARD, OUTCOMES, Subject, model_subject, run_subject
-from worstclass.team import joined
-from worstclass.types import Norm
+from worstclass.names import (
+    ATTACK_NAMES,
+    NATURAL,
+    Norm,
+    check_data_name,
+    check_model_name,
+    check_run_folder,
+    parse_attacks,
+    runs_user_code,
+)
+from worstclass.options import AllowCode, DataDir, Device, Search, check_given_run, complete_runs, radius
 
+if TYPE_CHECKING:
+    from worstclass.subjects import Subject
+
+PICKLED = (".pt", ".pth", ".ckpt", ".pkl", ".bin")
 DEFAULT_ATTACKS = "natural,pgd-20,pgd-100,cw"
 
 
 def evaluate(
-    target: Annotated[str, typer.Argument(help="a run folder, or module.path:factory of a model of your own")],
-    attacks: Annotated[str, typer.Option(help="comma-separated: " + ", ".join(NAMES))] = DEFAULT_ATTACKS,
-    base: Annotated[Path | None, typer.Option(help="folder of an evaluated vanilla run, for rho")] = None,
+    target: Annotated[
+        str,
+        typer.Argument(
+            help="a run folder, or module.path:factory of a model of your own", autocompletion=complete_runs
+        ),
+    ],
+    attacks: Annotated[
+        str, typer.Option(help="comma-separated: " + ", ".join([NATURAL, *ATTACK_NAMES]))
+    ] = DEFAULT_ATTACKS,
+    base: Annotated[
+        Path | None, typer.Option(help="folder of an evaluated vanilla run, for rho", autocompletion=complete_runs)
+    ] = None,
     checkpoint: Annotated[str | None, typer.Option(help="selected (default) or last (of a run)")] = None,
     part: Annotated[str | None, typer.Option(help="test (default) or valid (of a run)")] = None,
     weights: Annotated[Path | None, typer.Option(help="safetensors weights (of your own model)")] = None,
@@ -38,34 +56,48 @@ def evaluate(
         bool, typer.Option("--checks", help="also run checks of good practice, and end in one verdict")
     ] = False,
     transfer: Annotated[
-        Path | None, typer.Option(help="with --checks: a run whose adversarial images are tried on this model")
+        Path | None,
+        typer.Option(
+            help="with --checks: a run whose adversarial images are tried on this model",
+            callback=check_given_run,
+            autocompletion=complete_runs,
+        ),
     ] = None,
     data_dir: DataDir = Path("data"),
     device: Device = "auto",
     allow_code: AllowCode = False,
 ) -> None:
-    """Attack a model class by class; write per-sample outcomes and a card with every measure."""
-    names = [name.strip() for name in attacks.split(",") if name.strip()]
-    chosen = pick_device(device)
+    """Attack a run, or a model of your own, class by class.
 
-    def subjects() -> tuple[Subject, Subject | None]:
-        subject = _subject(
-            target,
-            checkpoint=checkpoint,
-            part=part,
-            weights=weights,
-            data=data,
-            eps=eps,
-            norm=norm,
-            out=out,
-            data_dir=data_dir,
-            allow_code=allow_code,
-        )
-        return subject, run_subject(open_run(transfer), data_dir=data_dir, allow_code=allow_code) if transfer else None
-
-    folder = out or Path(target)
+    Writes the outcome of each image and a card with every measure. Stopped, the same command goes on.
+    """
+    names = parse_attacks(attacks)
     if transfer is not None and not checks:
         raise UserError("--transfer is one of the checks: give --checks too.")
+    if runs_user_code(target) and not Path(target).exists():
+        _refuse(target, "is for a run; {} is a model of your own", {"--checkpoint": checkpoint, "--part": part})
+        load = _own_model(target, weights, data, eps, norm, out, data_dir)
+    elif not Path(target).is_dir() and (weights or data or eps or norm):
+        raise UserError(f"'{target}' is neither a run folder nor module.path:factory, a model of your own.")
+    else:
+        own = {"--weights": weights, "--data": data, "--eps": eps, "--norm": norm}
+        _refuse(target, "is for a model of your own; the run {} carries its own", own)
+        load = _run(Path(target), checkpoint, part, data_dir, allow_code)
+    folder = out or Path(target)
+    if base is not None and not base.is_dir():
+        raise UserError(f"--base: there is no folder {base}.")
+
+    from worstclass.devices import pick_device, pick_search
+    from worstclass.runs import open_run
+    from worstclass.subjects import CARD, OUTCOMES, run_subject
+    from worstclass.team import joined
+    from worstclass.watched import evaluate_with_progress
+
+    def subjects() -> "tuple[Subject, Subject | None]":
+        other = run_subject(open_run(transfer), data_dir=data_dir, allow_code=allow_code) if transfer else None
+        return load(), other
+
+    chosen = pick_device(device)
     with joined(chosen) as team:
         subject, other = team.first_here(subjects)
         ours = subject.home is not None and not runs_user_code(open_run(subject.home).config.model)
@@ -88,35 +120,59 @@ def evaluate(
     say(f"Card and outcomes: {folder / CARD}, {folder / OUTCOMES}")
 
 
-def _subject(
+def _refuse(target: str, why: str, options: Mapping[str, object]) -> None:
+    for option, value in options.items():
+        if value is not None:
+            raise UserError(f"{option} {why.format(target)}.")
+
+
+def _own_model(
     target: str,
-    *,
-    checkpoint: str | None,
-    part: str | None,
     weights: Path | None,
     data: str | None,
     eps: str | None,
     norm: str | None,
     out: Path | None,
     data_dir: Path,
-    allow_code: bool,
-) -> Subject:
-    """A run, or a model of the user's own; options of the one are refused for the other."""
-    if runs_user_code(target) and not Path(target).exists():
-        if weights is None or data is None or eps is None or out is None:
-            raise UserError(f"to evaluate '{target}', give --weights, --data, --eps and --out.")
-        for option, value in (("--checkpoint", checkpoint), ("--part", part)):
-            if value is not None:
-                raise UserError(f"{option} is for a run; {target} is a model of your own.")
-        ball: Norm = choose("norm", norm or "linf", get_args(Norm))
-        return model_subject(target, weights=weights, data=data, eps=radius(eps, ball), norm=ball, data_dir=data_dir)
-    for option, given in (("--weights", weights), ("--data", data), ("--eps", eps), ("--norm", norm)):
-        if given is not None:
-            raise UserError(f"{option} is for a model of your own; the run {target} carries its own.")
-    return run_subject(
-        open_run(Path(target)),
-        checkpoint=choose("checkpoint", checkpoint or "selected", ("selected", "last")),
-        part=choose("part", part or "test", ("test", "valid")),
-        data_dir=data_dir,
-        allow_code=allow_code,
-    )
+) -> "Callable[[], Subject]":
+    """What loads a model of the user's own; what can be checked without it is checked now."""
+    given = {"--weights": weights, "--data": data, "--eps": eps, "--out": out}
+    missing = [option for option, value in given.items() if value is None]
+    if weights is None or data is None or eps is None or missing:
+        listed = " and ".join(filter(None, [", ".join(missing[:-1]), missing[-1]]))
+        raise UserError(f"to evaluate '{target}', give {listed} too.")
+    check_model_name(target)
+    check_data_name(data)
+    if not weights.is_file():
+        raise UserError(f"there are no weights at {weights}.")
+    if weights.suffix in PICKLED:
+        raise UserError(
+            f"{weights} is a pickle by its name, and none is ever loaded: save the state_dict as safetensors, "
+            "with safetensors.torch.save_file(model.state_dict(), PATH)."
+        )
+    ball: Norm = choose("norm", norm or "linf", get_args(Norm))
+    size = radius(eps, ball)
+
+    def load() -> "Subject":
+        from worstclass.subjects import model_subject
+
+        return model_subject(target, weights=weights, data=data, eps=size, norm=ball, data_dir=data_dir)
+
+    return load
+
+
+def _run(
+    folder: Path, checkpoint: str | None, part: str | None, data_dir: Path, allow_code: bool
+) -> "Callable[[], Subject]":
+    """What loads a run; what can be checked without it is checked now."""
+    check_run_folder(folder)
+    which = choose("checkpoint", checkpoint or "selected", ("selected", "last"))
+    where = choose("part", part or "test", ("test", "valid"))
+
+    def load() -> "Subject":
+        from worstclass.runs import open_run
+        from worstclass.subjects import run_subject
+
+        return run_subject(open_run(folder), checkpoint=which, part=where, data_dir=data_dir, allow_code=allow_code)
+
+    return load

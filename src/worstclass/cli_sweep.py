@@ -7,24 +7,11 @@ from typing import Annotated
 import typer
 
 from worstclass.console import say
-from worstclass.data.sources import data_at_hand
-from worstclass.errors import UserError, choose
+from worstclass.errors import UserError, choose, exit_code
 from worstclass.files import locked, write_json
-from worstclass.options import AllowCode, DataDir, pick_device
-from worstclass.sweep import (
-    RESULTS,
-    Setup,
-    check_jobs,
-    collect_results,
-    expand,
-    is_done,
-    ray_cluster,
-    ray_is_installed,
-    read_sweep,
-    run_on_ray,
-    run_serially,
-)
-from worstclass.sweep.board import Board, print_results
+from worstclass.names import check_device_name, parse_attacks
+from worstclass.options import AllowCode, DataDir
+from worstclass.sweep.plan import RESULTS, expand, read_sweep
 
 
 def sweep(
@@ -42,7 +29,30 @@ def sweep(
     ] = "auto",
     allow_code: AllowCode = False,
 ) -> None:
-    """Train and evaluate recipes x eta x seeds, on Ray if it is installed; the same command again goes on."""
+    """Train and evaluate many runs from one file.
+
+    Recipes x eta x seeds, on Ray if it is installed; the same command again goes on where it stopped.
+    """
+    plan = read_sweep(file)
+    parse_attacks(plan.attacks)
+    out = out or Path("sweeps") / file.name.removesuffix(".toml")
+    jobs = expand(plan, out)
+    check_device_name(device)
+
+    from worstclass.data import data_at_hand
+    from worstclass.devices import pick_device
+    from worstclass.sweep import (
+        Setup,
+        check_jobs,
+        collect_results,
+        is_done,
+        ray_cluster,
+        ray_is_installed,
+        run_on_ray,
+        run_serially,
+    )
+    from worstclass.sweep.board import Board, print_results
+
     use_ray = not serial and ray_is_installed()
     for option, value in (("--address", address), ("--workers", workers)):
         if value is not None and not use_ray:
@@ -52,10 +62,7 @@ def sweep(
         choose("device", device, ("auto", "cpu", "cuda"))
     else:
         pick_device(device)
-    plan = read_sweep(file)
-    out = out or Path("sweeps") / file.name.removesuffix(".toml")
     setup = Setup(plan.attack_names, data_dir, device, checkpoint_minutes, allow_code)
-    jobs = expand(plan, out)
     for data in dict.fromkeys(job.config.data for job in jobs):
         if not data_at_hand(data, data_dir):
             say(f"{data} is not in {data_dir}: downloading it.")
@@ -81,9 +88,9 @@ def sweep(
                 say(f"{count}, one after another in this process{why}.")
                 with board:
                     run_serially(left, setup, board.finish)
-        except KeyboardInterrupt:
+        except KeyboardInterrupt as stop:
             say("\nStopped. The same command goes on where it stopped.")
-            raise typer.Exit(130) from None
+            raise typer.Exit(exit_code(stop)) from None
         results = collect_results(plan, jobs, board.failures)
         write_json(out / RESULTS, results)
     print_results(results)
@@ -92,4 +99,6 @@ def sweep(
         say(f"{len(board.failures)} of {len(jobs)} jobs failed. The same command tries them again.")
         raise typer.Exit(1)
     if setup.attacks:
+        say(f"Compare these runs on one page: worstclass report {out}/*")
+    if setup.attacks and any(job.config.data.startswith("cifar") for job in jobs):
         say(f"The paper's tables from these runs: worstclass reproduce table1 {out}/*")

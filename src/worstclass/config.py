@@ -8,21 +8,21 @@ import tomllib
 from collections.abc import Iterable, Mapping
 from importlib import resources
 from pathlib import Path
-from typing import Annotated, Any, Literal, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeVar
 
-import torch
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, model_validator
 
-from worstclass.attacks import PGD, trades_attack, validation_pgd
-from worstclass.data import Augment, check_data_name
 from worstclass.errors import UserError, shown, unknown
 from worstclass.files import clean_errors, read_text
-from worstclass.inputs import check_radius
 from worstclass.methods import METHODS, check_method
-from worstclass.models import check_name as check_model_name
-from worstclass.objectives import Madry, Natural, Trades
-from worstclass.train import Plan
-from worstclass.types import ClassStrategy, Objective
+from worstclass.names import check_data_name, check_model_name
+from worstclass.radius import check_radius
+
+if TYPE_CHECKING:  # what needs torch is imported where it is made: a recipe is checked without
+    import torch
+
+    from worstclass.train import Plan
+    from worstclass.types import ClassStrategy, Objective
 
 MethodName = Annotated[str, AfterValidator(check_method)]
 Select = Literal["worst-accuracy", "worst-loss", "average", "last"]
@@ -152,7 +152,8 @@ class Config(BaseModel):
         """The base loss: the one given, or the method's own."""
         if self.objective is not None:
             return self.objective
-        return self.method if self.method == "natural" or self.method == "pgd-at" else "trades"
+        own: dict[str, ObjectiveName] = {"natural": "natural", "pgd-at": "pgd-at"}
+        return own.get(self.method, "trades")
 
     @property
     def step_size(self) -> float:
@@ -161,8 +162,11 @@ class Config(BaseModel):
             return self.attack_step_size
         return self.eps / 4 if self.method == "frl-rwrm" else 0.007 * (self.eps / (8 / 255))
 
-    def make_objective(self) -> Objective:
+    def make_objective(self) -> "Objective":
         """The base objective of the method."""
+        from worstclass.attacks import PGD, trades_attack
+        from worstclass.objectives import Madry, Natural, Trades
+
         name, step = self.base_objective, self.step_size
         if name == "natural":
             return Natural()
@@ -170,7 +174,7 @@ class Config(BaseModel):
             return Madry(attack=PGD(eps=self.eps, steps=self.attack_steps, step_size=step))
         return Trades(beta=self.beta, attack=trades_attack(eps=self.eps, steps=self.attack_steps, step_size=step))
 
-    def make_strategy(self, class_counts: torch.Tensor) -> ClassStrategy:
+    def make_strategy(self, class_counts: "torch.Tensor") -> "ClassStrategy":
         """The class strategy of the method, for training images of these counts (K,)."""
         return METHODS[self.method].make(self, class_counts)
 
@@ -180,8 +184,12 @@ class Config(BaseModel):
         method = METHODS[self.method]
         return method.title + method.detail(self)
 
-    def make_plan(self) -> Plan:
+    def make_plan(self) -> "Plan":
         """The schedule; validation is attacked with `validation_pgd`: 20 steps of eps / 4."""
+        from worstclass.attacks import validation_pgd
+        from worstclass.data import Augment
+        from worstclass.train import Plan
+
         return Plan(
             epochs=self.epochs,
             batch_size=self.batch_size,

@@ -25,6 +25,15 @@ class TeamError(RuntimeError):
     """Another process of the same job has gone away."""
 
 
+class Terminated(KeyboardInterrupt):
+    """SIGTERM: whatever Ctrl-C brings about, with another exit code."""
+
+
+def exit_code(stop: BaseException) -> int:
+    """What a shell says of a process that a signal has ended: 128 and the number of the signal."""
+    return 143 if isinstance(stop, Terminated) else 130
+
+
 def visible(text: str) -> str:
     """Text for a terminal: what would steer it (escape sequences, half a surrogate pair) is spelt out."""
     return "".join(c if c == "\n" or category(c) not in ("Cc", "Cs") else ascii(c)[1:-1] for c in text)

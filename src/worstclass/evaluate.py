@@ -227,6 +227,7 @@ class _Trial:
     def _todo(self, name: str, predicted: Ints) -> Iterator[Ints]:
         """Batches without a prediction yet; each is saved once the caller is back for the next."""
         own = self.own
+        self.notify(Event(name, int((predicted[own] >= 0).sum()), len(own)))
         for rows in self.split(own[predicted[own] < 0]):
             yield rows
             self.progress.save()

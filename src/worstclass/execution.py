@@ -6,11 +6,12 @@ import warnings
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from contextvars import ContextVar
-from typing import Any, Literal, ParamSpec, TypeVar
+from typing import Any, ParamSpec, TypeVar
 
 import torch
 
-Precision = Literal["fp32", "tf32", "bf16"]
+from worstclass.names import Precision as Precision
+
 P = ParamSpec("P")
 R = TypeVar("R")
 _compiling = ContextVar("compiling", default=False)

@@ -7,13 +7,13 @@ import math
 from collections.abc import Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
-from numbers import Real
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from worstclass.errors import UserError, shown
+from worstclass.errors import UserError
+from worstclass.radius import too_wide
 
 TOLERANCE = 1e-6  # of float32 at 1, with room
 INTEGERS = (torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8)
@@ -110,7 +110,7 @@ def check_batch(x: Tensor, y: Tensor, margin: Tensor | None, eps: float, norm: s
             raise UserError("margin must not be negative, and finite.")
     widest = math.sqrt(x.shape[1:].numel())
     if norm == "l2" and eps > widest * (1 + TOLERANCE):
-        raise _too_wide(eps, f"images of {tuple(x.shape[1:])} are at most {widest:.4g} apart in L2")
+        raise too_wide(eps, f"images of {tuple(x.shape[1:])} are at most {widest:.4g} apart in L2")
     return y.long()
 
 
@@ -129,21 +129,3 @@ def check_answer(logits: Any, y: Tensor) -> None:
     """Raise unless logits are (B, K), and of the classes of the labels `y`; these are looked at unless `known`."""
     check_logits(logits, len(y))
     check_labels(y, len(y), logits.shape[1], values=not known())
-
-
-def check_radius(eps: Any, norm: str = "linf") -> float:
-    """The radius, if it is a finite number, not negative, and for L-inf not wider than the image range."""
-    if isinstance(eps, bool) or not isinstance(eps, Real):
-        raise UserError(f"eps must be a number such as 8 / 255, not {shown(eps)}.")
-    radius = float(eps)
-    if not 0 <= radius < math.inf:
-        raise UserError(f"eps = {radius:g} must be a finite number, and not negative.")
-    if norm == "linf" and radius > 1:
-        raise _too_wide(radius, "pixels lie in [0, 1], so an L-inf radius is at most 1")
-    return radius
-
-
-def _too_wide(eps: float, reason: str) -> UserError:
-    """The error for a radius that was most likely meant in steps of 255."""
-    question = f"did you mean {eps:g}/255? {reason[0].upper()}{reason[1:]}" if eps <= 255 else reason
-    return UserError(f"eps = {eps:g}: {question}.")

@@ -13,8 +13,8 @@ from numpy.typing import NDArray
 
 from worstclass.errors import UserError, shown
 from worstclass.files import Npz, write_npz
+from worstclass.names import NATURAL as NATURAL
 
-NATURAL = "natural"
 ANY = "/any"  # suffix of an attack's name for its any-iterate convention
 STANDS = ""  # in `Outcomes.broken_by`: nothing broke this sample
 SAVE_EVERY = 2.0  # seconds

@@ -1,6 +1,11 @@
-"""How a radius is written: as the field does, n/255 where it is one."""
+"""A radius: how it is checked, and how it is written, as the field does: n/255 where it is one. No torch."""
 
+import math
 import re
+from numbers import Real
+from typing import Any
+
+from worstclass.errors import UserError, shown
 
 
 def show_radius(eps: float) -> str:
@@ -14,3 +19,21 @@ def show_radius(eps: float) -> str:
 def show_radii(text: str) -> str:
     """A text such as an attack's `repr`, with the radius of every `eps=...` in it written by `show_radius`."""
     return re.sub(r"\beps=([0-9.]+(?:e-?[0-9]+)?)", lambda found: f"eps={show_radius(float(found[1]))}", text)
+
+
+def check_radius(eps: Any, norm: str = "linf") -> float:
+    """The radius, if it is a finite number, not negative, and for L-inf not wider than the image range."""
+    if isinstance(eps, bool) or not isinstance(eps, Real):
+        raise UserError(f"eps must be a number such as 8 / 255, not {shown(eps)}.")
+    radius = float(eps)
+    if not 0 <= radius < math.inf:
+        raise UserError(f"eps = {radius:g} must be a finite number, and not negative.")
+    if norm == "linf" and radius > 1:
+        raise too_wide(radius, "pixels lie in [0, 1], so an L-inf radius is at most 1")
+    return radius
+
+
+def too_wide(eps: float, reason: str) -> UserError:
+    """The error for a radius that was most likely meant in steps of 255."""
+    question = f"did you mean {eps:g}/255? {reason[0].upper()}{reason[1:]}" if eps <= 255 else reason
+    return UserError(f"eps = {eps:g}: {question}.")

@@ -20,7 +20,9 @@ from worstclass.data.sources import Notify
 from worstclass.errors import UserError
 from worstclass.files import locked, parse_json, read_text, write_atomic, write_json
 from worstclass.keeper import ABOUT, LAST, LOG, MAX_LOG, SELECTED, Keeper, read_about
-from worstclass.models import Normalized, make_model, runs_user_code
+from worstclass.models import Normalized, make_model
+from worstclass.names import RECIPE as RECIPE
+from worstclass.names import check_run_folder, runs_user_code
 from worstclass.records import LogRecord, check_record
 from worstclass.stats import ClassStats
 from worstclass.strategies.hedge import class_costs
@@ -30,8 +32,6 @@ from worstclass.train.checkpoint import load_tensors, load_weights, section
 from worstclass.train.distributed import follow_leader
 from worstclass.train.engine import Engine
 from worstclass.train.work import check_batch
-
-RECIPE = "recipe.toml"
 
 
 @dataclass(frozen=True)
@@ -85,8 +85,7 @@ class Run:
 
 def open_run(folder: Path) -> Run:
     """Open a run folder, or say why it is none."""
-    if not (folder / RECIPE).is_file():
-        raise UserError(f"{folder} is not a run folder: it has no {RECIPE}.")
+    check_run_folder(folder)
     config = make_config(read_recipe(str(folder / RECIPE)), str(folder / RECIPE))
     return Run(folder, config, read_about(folder))
 

@@ -6,15 +6,12 @@ from typing import Any, Literal, NamedTuple, Protocol, runtime_checkable
 import torch
 from torch import Tensor
 
+from worstclass.names import Norm as Norm
 from worstclass.rng import Randomness
 from worstclass.stats import ClassStats
 
 Classifier = torch.nn.Module
 """Maps images (B, C, H, W) in [0, 1] to logits (B, K). Any normalisation is inside it."""
-
-
-Norm = Literal["linf", "l2"]
-"""The norm of a ball around an image."""
 
 
 @runtime_checkable

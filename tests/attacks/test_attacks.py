@@ -12,7 +12,6 @@ from oracles import Linear, interior_batch, smallest_margin, unchanged
 from worstclass.attacks import (
     APGD,
     FAB,
-    NAMES,
     PGD,
     Ensemble,
     Square,
@@ -28,6 +27,7 @@ from worstclass.attacks.pgd import Loss
 from worstclass.data import open_source, to_float
 from worstclass.errors import UserError
 from worstclass.models import SmallCNN
+from worstclass.names import ATTACK_NAMES
 from worstclass.rng import PerSample, generator
 from worstclass.types import BallAttack, Norm
 
@@ -228,7 +228,7 @@ def test_names() -> None:
     assert make_attack("autoattack-plus", eps=0.5, norm="l2") == autoattack(eps=0.5, norm="l2", version="plus")
     assert make_attack("apgd-t", eps=0.1) == APGD(eps=0.1, loss="targeted-dlr")
     assert make_attack("fab", eps=0.1) == FAB(eps=0.1, targets=0)
-    for name in set(NAMES) - {"natural", "pgd-N", "cw-N"}:
+    for name in set(ATTACK_NAMES) - {"pgd-N", "cw-N"}:
         assert make_attack(name, eps=0.2, norm="l2").eps == 0.2
     for wrong in ("pgd", "pgd-0", "pgd-x", "fgsm-3", "cv", "", "PGD-20"):
         with pytest.raises(UserError, match=wrong or "unknown attack"):

@@ -376,6 +376,7 @@ def test_refusals_in_a_process_of_their_own(
 ENDING = """
 import atexit, gc, sys
 atexit.register(lambda: print(f"objects that are not looked at: {gc.get_freeze_count()}"))
+import torch  # it brings most of the objects
 from worstclass.cli import main
 sys.argv = ["worstclass", "recipes"]
 main()

@@ -9,12 +9,12 @@ import worstclass.config
 from tiny import tiny_config, write_tiny_npz
 from worstclass.cli import app
 from worstclass.config import to_toml
-from worstclass.console import epoch_line, tensorboard_writer, train_with_progress
+from worstclass.devices import pick_engine
 from worstclass.errors import UserError
 from worstclass.files import write_json
-from worstclass.options import pick_engine
 from worstclass.runs import open_run
 from worstclass.train.engine import Engine
+from worstclass.watched import epoch_line, tensorboard_writer, train_with_progress
 
 CPU = torch.device("cpu")
 
@@ -57,7 +57,7 @@ def test_tensorboard(tmp_path: Path) -> None:
     from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
     config = tiny_config(write_tiny_npz(tmp_path / "tiny.npz"), epochs=2)
-    train_with_progress(config, tmp_path / "run", device=CPU, watch=tensorboard_writer(tmp_path / "run"))
+    train_with_progress(config, tmp_path / "run", device=CPU, on_record=tensorboard_writer(tmp_path / "run"))
     events = EventAccumulator(str(tmp_path / "run" / "tensorboard"))
     events.Reload()
     logged = [event.value for event in events.Scalars("valid/worst_robust_accuracy")]

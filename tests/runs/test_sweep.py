@@ -164,7 +164,7 @@ def test_the_same_again_does_nothing(swept: Path, capsys: pytest.CaptureFixture[
         assert not cli.app(["sweep", "sweep.toml", "--serial", "--out", "out"], standalone_mode=False)
     said = capsys.readouterr().out
     assert "All 4 jobs are done already." in said
-    assert "worstclass reproduce table1 out/*\n" in said
+    assert "worstclass report out/*\n" in said
     after = contents(swept / "out")
     assert after[RESULTS][0] == before[RESULTS][0]
     for each in (before, after):

@@ -30,7 +30,7 @@ needs_ray = pytest.mark.skipif(not ray_is_installed(), reason="Ray is not instal
 
 def test_without_ray(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any) -> None:
     write_sweep(tmp_path / "sweep.toml", 'methods = ["natural"]')
-    monkeypatch.setattr("worstclass.cli_sweep.ray_is_installed", lambda: False)
+    monkeypatch.setattr("worstclass.sweep.runners.ray_is_installed", lambda: False)
     monkeypatch.chdir(tmp_path)
     for option in ("--address", "--workers"):
         with pytest.raises(UserError, match=re.escape(f"{option} needs Ray: pip install 'worstclass[ray]'.")):

@@ -30,7 +30,8 @@ from worstclass.models.synced import sync_norms
 from worstclass.outcomes import Outcomes
 from worstclass.runs import RECIPE, build_model, open_run, train_run
 from worstclass.subjects import OUTCOMES, evaluate_subject, run_subject
-from worstclass.team import Team, follows, team_size
+from worstclass.team import Team
+from worstclass.torchrun import follows, team_size
 from worstclass.train import fit, new_state
 from worstclass.train.checkpoint import load_tensors
 

@@ -11,9 +11,10 @@ from torch import Tensor, nn
 
 from worstclass.data import channel_statistics
 from worstclass.errors import UserError
-from worstclass.models import MODELS, Normalized, ResNet18, SmallCNN, WideResNet, check_name, make_model, runs_user_code
+from worstclass.models import MODELS, Normalized, ResNet18, SmallCNN, WideResNet, make_model
 from worstclass.models.layers import AverageTo, ImageConv2d
 from worstclass.models.resnet import Block, PreActBlock
+from worstclass.names import MODEL_NAMES, check_model_name, runs_user_code
 
 
 def count(model: nn.Module) -> int:
@@ -191,7 +192,7 @@ def test_weights_depend_on_the_seed_alone(name: str) -> None:
     ],
 )
 def test_names_that_are_no_model(name: str, message: str) -> None:
-    for use in (check_name, lambda name: make_model(name, num_classes=2, in_channels=1)):
+    for use in (check_model_name, lambda name: make_model(name, num_classes=2, in_channels=1)):
         with pytest.raises(UserError) as caught:
             use(name)
         assert message in str(caught.value)
@@ -249,6 +250,10 @@ def test_own_factory_that_is_not_there(name: str, message: str) -> None:
     with pytest.raises(UserError) as caught:
         make_model(name, num_classes=5, in_channels=2)
     assert message in str(caught.value)
+
+
+def test_every_name_has_a_constructor() -> None:
+    assert tuple(MODELS) == MODEL_NAMES
 
 
 def test_which_names_run_user_code() -> None:

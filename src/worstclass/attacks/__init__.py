@@ -1,6 +1,5 @@
 """Attacks: hyper-parameters in the object, data in the call."""
 
-import re
 from collections.abc import Callable
 from functools import partial
 from typing import get_args
@@ -11,9 +10,10 @@ from worstclass.attacks.ensemble import Ensemble, autoattack
 from worstclass.attacks.fab import FAB
 from worstclass.attacks.pgd import PGD
 from worstclass.attacks.square import Square
-from worstclass.errors import UserError, choose, unknown
-from worstclass.inputs import check_radius
-from worstclass.types import BallAttack, Norm
+from worstclass.errors import choose
+from worstclass.names import Norm, attack_steps
+from worstclass.radius import check_radius
+from worstclass.types import BallAttack
 
 __all__ = [
     "APGD",
@@ -86,24 +86,13 @@ ATTACKS: dict[str, Callable[..., BallAttack]] = {
     "autoattack-plus": partial(autoattack, version="plus"),
     "autoattack-rand": partial(autoattack, version="rand"),
 }
-"""Attacks by name; `pgd-20` and `cw-30` carry their number of steps."""
-
-NAMES = ("natural", "fgsm", "pgd-N", "cw", "cw-N", *(name for name in ATTACKS if name not in ("fgsm", "pgd", "cw")))
-"""What `make_attack` and the command understand, for people to read."""
+"""Attacks by family; `names.ATTACK_NAMES` is what a user writes: `pgd-20` and `cw-30` carry their number of steps."""
 
 
 def make_attack(name: str, *, eps: float, norm: Norm = "linf") -> BallAttack:
     """The attack of that name: `fgsm`, `pgd-N`, `cw`, `cw-N`, `validation-pgd`, `autoattack`, or a part of that."""
     choose("norm", norm, get_args(Norm))
-    counted = re.fullmatch(r"(pgd|cw)-(\d+)", name)
-    if counted:
-        if int(counted[2]) == 0:
-            raise UserError(f"attack '{name}' needs at least one step.")
-        return ATTACKS[counted[1]](int(counted[2]), eps=eps, norm=norm)
-    if name == "natural":
-        raise UserError("'natural' is no attack: `evaluate` measures clean images by itself.")
-    if name == "pgd":
-        raise UserError("attack 'pgd' needs its number of steps: pgd-20, pgd-100, pgd-N.")
-    if name not in ATTACKS:
-        raise unknown("attack", name, ["pgd-20", "pgd-100", *NAMES])
-    return ATTACKS[name](eps=eps, norm=norm)
+    family, steps = attack_steps(name)
+    if steps is not None:
+        return ATTACKS[family](steps, eps=eps, norm=norm)
+    return ATTACKS[family](eps=eps, norm=norm)

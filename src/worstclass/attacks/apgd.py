@@ -13,7 +13,7 @@ from worstclass.attacks.breaker import Breaker
 from worstclass.attacks.lanes import Hunt, Lanes, claim, target_ranks
 from worstclass.attacks.losses import dlr_loss, targeted_dlr_loss
 from worstclass.errors import UserError, choose
-from worstclass.inputs import check_radius
+from worstclass.radius import check_radius
 from worstclass.types import Classifier, Norm
 
 APGDLoss = Literal["ce", "dlr", "targeted-dlr"]

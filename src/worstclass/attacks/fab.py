@@ -12,7 +12,7 @@ from worstclass.attacks.breaker import Breaker
 from worstclass.attacks.lanes import Hunt, Lanes, claim, predict, target_ranks
 from worstclass.attacks.losses import logit_of
 from worstclass.errors import UserError, choose
-from worstclass.inputs import check_radius
+from worstclass.radius import check_radius
 from worstclass.rng import PerSample
 from worstclass.types import Classifier, Norm
 

@@ -13,8 +13,9 @@ from worstclass.attacks.ball import column, direction, l2, project, radius_of
 from worstclass.attacks.losses import cw_loss
 from worstclass.errors import UserError, choose
 from worstclass.execution import compiled
-from worstclass.inputs import check_answer, check_batch, check_radius
+from worstclass.inputs import check_answer, check_batch
 from worstclass.objectives import kl_divergence
+from worstclass.radius import check_radius
 from worstclass.rng import Randomness
 from worstclass.types import Classifier, Norm
 

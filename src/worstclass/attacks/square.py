@@ -14,7 +14,7 @@ from worstclass.attacks.breaker import Breaker
 from worstclass.attacks.lanes import Hunt, Lanes, claim, predict
 from worstclass.attacks.losses import margin as margin_of
 from worstclass.errors import UserError, choose
-from worstclass.inputs import check_radius
+from worstclass.radius import check_radius
 from worstclass.rng import PerSample
 from worstclass.types import Classifier, Norm
 

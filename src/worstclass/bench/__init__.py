@@ -1,7 +1,21 @@
 """Speed, side by side in one run: a ratio means something on any machine, a time only on an idle one."""
 
-from worstclass.bench.autoattack import Timing, bench_autoattack
-from worstclass.bench.classes import Books, bench_classes
-from worstclass.bench.training import StepTime, bench_training, matrix_ceiling
+from typing import TYPE_CHECKING
+
+from worstclass.lazy import importer
 
 __all__ = ["Books", "StepTime", "Timing", "bench_autoattack", "bench_classes", "bench_training", "matrix_ceiling"]
+
+if TYPE_CHECKING:
+    from worstclass.bench.autoattack import Timing, bench_autoattack
+    from worstclass.bench.classes import Books, bench_classes
+    from worstclass.bench.training import StepTime, bench_training, matrix_ceiling
+else:
+    __getattr__ = importer(
+        __name__,
+        {
+            "autoattack": "Timing bench_autoattack",
+            "classes": "Books bench_classes",
+            "training": "StepTime bench_training matrix_ceiling",
+        },
+    )

@@ -13,6 +13,7 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from worstclass.attacks import PGD, trades_attack
 from worstclass.bench.timing import seconds
+from worstclass.bench.ways import PUBLIC, WAYS
 from worstclass.data import Augment, Images, to_float
 from worstclass.execution import allow_tf32, wait
 from worstclass.models import make_model
@@ -25,15 +26,7 @@ from worstclass.train.work import prepare
 FORWARDS_A_STEP = 27  # what a step needs: 1 for clean logits, 10 x 2 for the attack, 2 x 3 for training
 EPS, BETA, STEPS, STEP_SIZE = 8 / 255, 6.0, 10, 0.007
 IMAGES, CLASSES = 2048, 10
-PUBLIC = "public code"
-ENGINES = {
-    "eager fp32": Engine(),
-    "eager tf32": Engine(precision="tf32"),
-    "fast fp32": Engine(fast=True),
-    "fast tf32": Engine(fast=True, precision="tf32"),
-    "fast bf16": Engine(fast=True, precision="bf16"),
-    "fast bf16 deterministic": Engine(fast=True, precision="bf16", deterministic=True),
-}
+ENGINES = {name: Engine(**how) for name, how in WAYS.items()}
 
 
 class StepTime(NamedTuple):

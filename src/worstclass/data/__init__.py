@@ -2,7 +2,7 @@
 
 from worstclass.data.feed import Feed, Resident, Streamed, fits, make_feed
 from worstclass.data.images import Augment, Images, channel_statistics, epoch_order, split_validation, to_float
-from worstclass.data.sources import Source, check_data_name, data_at_hand, open_source
+from worstclass.data.sources import Source, data_at_hand, open_source
 
 __all__ = [
     "Augment",
@@ -12,7 +12,6 @@ __all__ = [
     "Source",
     "Streamed",
     "channel_statistics",
-    "check_data_name",
     "data_at_hand",
     "epoch_order",
     "fits",

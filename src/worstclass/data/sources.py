@@ -9,15 +9,13 @@ from worstclass.data.arrays import read_npz, read_npz_names
 from worstclass.data.cifar import CIFAR10, CIFAR100, ensure_cifar, find_cifar, read_cifar, read_cifar_names
 from worstclass.data.folders import folder_names, read_folder
 from worstclass.data.images import Images
-from worstclass.errors import UserError, unknown
-from worstclass.files import clean_errors
+from worstclass.names import check_data_name
 
 Part = Literal["train", "test"]
 Notify = Callable[[str, int, int], None]
 """Progress of a download: what, bytes so far, bytes in all."""
 
 FASHION_MINI = Path(__file__).with_name("fashion_mini.npz")
-NAMES = ("fashion-mini", "cifar10", "cifar100", "npz:PATH", "folder:PATH")
 
 
 @dataclass(frozen=True)
@@ -31,19 +29,6 @@ class Source:
     @property
     def num_classes(self) -> int:
         return len(self.class_names)
-
-
-def check_data_name(name: str) -> str:
-    """The name, if it is one of a known kind; nothing is read yet."""
-    kind, _, path = name.partition(":")
-    if kind in ("npz", "folder"):
-        if not path:
-            raise UserError(f"data '{name}' needs a path: {kind}:PATH.")
-        with clean_errors(f"data {name!r}"):
-            path.encode()  # a recipe is UTF-8, and a path that is not cannot be written into one
-    elif name not in NAMES:
-        raise unknown("data", name, NAMES)
-    return name
 
 
 def data_at_hand(name: str, data_dir: Path = Path("data")) -> bool:

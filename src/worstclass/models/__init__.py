@@ -2,7 +2,6 @@
 
 import importlib
 import inspect
-import re
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -16,8 +15,9 @@ from worstclass.models.normalization import Normalized
 from worstclass.models.resnet import ResNet18
 from worstclass.models.small import SmallCNN
 from worstclass.models.wide_resnet import WideResNet
+from worstclass.names import check_model_name, runs_user_code
 
-__all__ = ["MODELS", "Normalized", "ResNet18", "SmallCNN", "WideResNet", "check_name", "make_model", "runs_user_code"]
+__all__ = ["MODELS", "Normalized", "ResNet18", "SmallCNN", "WideResNet", "make_model"]
 
 MODELS: dict[str, Callable[[int, int], nn.Module]] = {
     "small-cnn": lambda num_classes, in_channels: SmallCNN(num_classes, in_channels),
@@ -25,22 +25,7 @@ MODELS: dict[str, Callable[[int, int], nn.Module]] = {
     "preact-resnet18": lambda num_classes, in_channels: ResNet18(num_classes, in_channels, preact=True),
     "wrn34-10": lambda num_classes, in_channels: WideResNet(34, 10, num_classes, in_channels),
 }
-"""Constructors of (num_classes, in_channels); any other `wrnD-W` with D = 6n + 4 works too."""
-
-
-def runs_user_code(name: str) -> bool:
-    """Whether building this model imports the user's own code."""
-    return ":" in name
-
-
-def check_name(name: str) -> str:
-    """The name, if a model of that name can be built; the user's own is not imported yet."""
-    wide = re.fullmatch(r"wrn(\d{1,3})-(\d{1,2})", name)
-    if wide and (int(wide[1]) < 10 or (int(wide[1]) - 4) % 6 or int(wide[2]) < 1):
-        raise UserError(f"model '{name}': a WideResNet's depth is 6n + 4 (10, 16, ..., 34), its width at least 1.")
-    if not (wide or name in MODELS or re.fullmatch(r"\w+(\.\w+)*:\w+", name)):
-        raise unknown("model", name, [*MODELS, "wrnD-W", "module.path:factory"])
-    return name
+"""Constructors of (num_classes, in_channels) for each of `names.MODEL_NAMES`."""
 
 
 def make_model(name: str, *, num_classes: int, in_channels: int, seed: int = 0) -> nn.Module:
@@ -49,7 +34,7 @@ def make_model(name: str, *, num_classes: int, in_channels: int, seed: int = 0) 
     `module.path:factory` imports the module (the current folder included) and calls
     `factory(num_classes=..., in_channels=...)`: this runs the user's code.
     """
-    check_name(name)
+    check_model_name(name)
     draws_on_gpus = runs_user_code(name) or torch.get_default_device().type == "cuda"
     gpus = range(torch.cuda.device_count()) if draws_on_gpus else ()
     with rng.global_generators(*(torch.device("cuda", gpu) for gpu in gpus)) as set_seed:

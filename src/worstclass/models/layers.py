@@ -27,7 +27,7 @@ def conv2d(
         (side + 2 * padding[i] - dilation[i] * (kernel[i] - 1) - 1) // stride[i] + 1
         for i, side in enumerate(x.shape[2:])
     )
-    patches = F.unfold(x, list(kernel), list(dilation), list(padding), list(stride))
+    patches = F.unfold(x, tuple(kernel), tuple(dilation), tuple(padding), tuple(stride))
     out = (weight.flatten(1) @ patches).view(len(x), len(weight), height, width)
     return out if bias is None else out + bias.view(-1, 1, 1)
 

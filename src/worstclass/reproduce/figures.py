@@ -1,7 +1,6 @@
 """Figures 2 to 6 of the paper as Matplotlib objects. (Figure 1 is a drawing of the idea, without data.)"""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
 import matplotlib
@@ -14,30 +13,9 @@ from worstclass.metrics import Floats
 from worstclass.report.figures import STYLE
 from worstclass.report.results import Result, attack_title
 from worstclass.reproduce.rows import Row, collect, rows_of
-from worstclass.reproduce.tables import RESNET
+from worstclass.reproduce.specs import FIGURES, RESNET
 
 BLUE, PURPLE = "#0072B2", "#8E44AD"  # ours is blue and the others purple, as in the paper
-OTHERS = ("trades", "csl", "frl-rw", "frl-rwrm")
-WEIGHTS = tuple(f"fixed-cat{weight:g}" for weight in (0.05, 0.1, 0.15, 0.2, 0.25))
-
-
-@dataclass(frozen=True)
-class Spec:
-    """What a figure of the paper consists of."""
-
-    number: int
-    title: str
-    recipes: tuple[str, ...]
-    attack: str
-
-
-FIGURES = {
-    "figure2": Spec(2, "Class-wise robustness of PGD-AT and TRADES under PGD-20", ("pgd-at", "trades"), "pgd-20"),
-    "figure3": Spec(3, "Average and worst class against the weight of class 4, under PGD-20", WEIGHTS, "pgd-20"),
-    "figure4": Spec(4, "WAT against each other method, class by class, under CW", ("wat", *OTHERS), "cw"),
-    "figure5": Spec(5, "The same under PGD-100 (appendix)", ("wat", *OTHERS), "pgd-100"),
-    "figure6": Spec(6, "The same under AutoAttack (appendix)", ("wat", *OTHERS), "autoattack"),
-}
 
 
 def draw_figure(name: str, folders: Sequence[Path], setting: tuple[str, str] = RESNET) -> tuple[Figure, list[str]]:

@@ -9,7 +9,6 @@ from worstclass.errors import UserError
 from worstclass.report.results import Result, load_results
 from worstclass.runs import open_run
 
-METHODS = ("trades", "frl-rw", "frl-rwrm", "csl", "wat", "wat-reference")
 SAME = ("method", "objective", "variant", "data", "model", "eta", "focus_class", "focus_weight", "class_weights", "eps")
 
 

@@ -3,63 +3,15 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 from worstclass.errors import choose
 from worstclass.paper import Reported, reported
 from worstclass.report.results import Result
 from worstclass.report.tables import notes as comparison_notes
 from worstclass.report.titles import distinguish
-from worstclass.reproduce.rows import METHODS, Row, collect, rows_of
-
-Measure = Literal["average", "worst", "class_variance", "rho"]
-ALL = ("natural", "pgd-100", "cw", "autoattack")
-
-
-@dataclass(frozen=True)
-class Spec:
-    """What a table of the paper consists of."""
-
-    number: int
-    title: str
-    settings: tuple[tuple[str, str], ...]
-    recipes: tuple[str, ...]
-    attacks: tuple[str, ...]
-    measures: tuple[Measure, ...]
-
-
-RESNET = ("cifar10", "resnet18")
-ETAS = ("trades", "wat-eta0.01", "wat-eta0.05", "wat", "wat-eta0.5")
-TABLES = {
-    "table1": Spec(
-        1,
-        "Every method with ResNet-18 on CIFAR-10 and CIFAR-100",
-        (RESNET, ("cifar100", "resnet18")),
-        METHODS,
-        ALL,
-        ("average", "worst", "rho"),
-    ),
-    "table2": Spec(
-        2,
-        "Every method with WideResNet-34-10 on CIFAR-10",
-        (("cifar10", "wrn34-10"),),
-        METHODS,
-        ALL,
-        ("average", "worst", "rho"),
-    ),
-    "table3": Spec(3, "WAT under several eta", (RESNET,), ETAS, ALL, ("average", "worst", "rho")),
-    "table4": Spec(
-        4, "CV against rho under CW", (RESNET,), METHODS, ("cw",), ("average", "worst", "class_variance", "rho")
-    ),
-    "table5": Spec(
-        5,
-        "CV against rho on clean images, under PGD-100 and AutoAttack (appendix)",
-        (RESNET,),
-        METHODS,
-        ("natural", "pgd-100", "autoattack"),
-        ("average", "worst", "class_variance", "rho"),
-    ),
-}
+from worstclass.reproduce.rows import Row, collect, rows_of
+from worstclass.reproduce.specs import TABLES, Measure, TableSpec
 
 
 @dataclass(frozen=True)
@@ -128,7 +80,7 @@ def make_table(name: str, folders: Sequence[Path]) -> PaperTable:
     return PaperTable(spec.number, spec.title, spec.attacks, spec.measures, tuple(blocks), tuple(missing), tuple(notes))
 
 
-def _lines(row: Row, spec: Spec, setting: tuple[str, str]) -> list[Line]:
+def _lines(row: Row, spec: TableSpec, setting: tuple[str, str]) -> list[Line]:
     results: Sequence[Result | None] = row.results or (None,)
     runs = row.results
     titles = distinguish([row.title] * len(runs), [r.folder for r in runs], [r.config for r in runs]) or [row.title]
@@ -141,7 +93,9 @@ def _lines(row: Row, spec: Spec, setting: tuple[str, str]) -> list[Line]:
     return lines
 
 
-def _cell(row: Row, result: Result | None, spec: Spec, setting: tuple[str, str], attack: str, measure: Measure) -> Cell:
+def _cell(
+    row: Row, result: Result | None, spec: TableSpec, setting: tuple[str, str], attack: str, measure: Measure
+) -> Cell:
     scale = 100 if measure in ("average", "worst") else 1
     ours: dict[str, Any] = {}
     if result is not None and attack in result.columns:

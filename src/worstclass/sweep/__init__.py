@@ -1,9 +1,8 @@
 """Many runs from one file: recipes or methods x eta x seeds, trained and evaluated on Ray, or one after another."""
 
-from worstclass.sweep.jobs import Failure, Setup, check_jobs, is_done, run_job
-from worstclass.sweep.plan import Job, Sweep, expand, read_sweep
-from worstclass.sweep.results import RESULTS, collect_results, summarize
-from worstclass.sweep.runners import ray_cluster, ray_is_installed, run_on_ray, run_serially
+from typing import TYPE_CHECKING
+
+from worstclass.lazy import importer
 
 __all__ = [
     "RESULTS",
@@ -23,3 +22,19 @@ __all__ = [
     "run_serially",
     "summarize",
 ]
+
+if TYPE_CHECKING:
+    from worstclass.sweep.jobs import Failure, Setup, check_jobs, is_done, run_job
+    from worstclass.sweep.plan import RESULTS, Job, Sweep, expand, read_sweep
+    from worstclass.sweep.results import collect_results, summarize
+    from worstclass.sweep.runners import ray_cluster, ray_is_installed, run_on_ray, run_serially
+else:
+    __getattr__ = importer(
+        __name__,
+        {
+            "jobs": "Failure Setup check_jobs is_done run_job",
+            "plan": "RESULTS Job Sweep expand read_sweep",
+            "results": "collect_results summarize",
+            "runners": "ray_cluster ray_is_installed run_on_ray run_serially",
+        },
+    )

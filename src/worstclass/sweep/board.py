@@ -12,11 +12,13 @@ from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
+from worstclass import progress
 from worstclass.console import print_wide, say
 from worstclass.errors import UserError, visible
 from worstclass.keeper import LOG
+from worstclass.names import RECIPE
 from worstclass.report.results import attack_title
-from worstclass.runs import RECIPE, open_run
+from worstclass.runs import open_run
 from worstclass.sweep.jobs import Failure
 from worstclass.sweep.plan import Job
 
@@ -45,6 +47,10 @@ class Row:
         if self._began is not None and not self._ended:
             self._minutes = f"{(time.monotonic() - self._began) / 60:.1f}"
         return self._minutes
+
+    @property
+    def ended(self) -> bool:
+        return self._ended
 
     def end(self, failure: Failure | None) -> None:
         """The job has ended."""
@@ -95,6 +101,7 @@ class Board:
         self.failures: dict[str, Failure] = {}
         self._rows = {job.name: Row(job, done=job.name in done) for job in jobs}
         self._said: dict[str, str] = {}
+        self._last, self._when = "", time.monotonic()  # of the lines on how far all are
         self._lock, self._stop = threading.Lock(), threading.Event()
         self._live: Live | None = None
         if self._console.is_terminal:
@@ -142,6 +149,16 @@ class Board:
                 if self._said.get(name, "waiting") != kind:
                     self._said[name] = kind
                     self.say(f"{name}: {row.title}" + (f" (validation {row.valid})" if row.valid else ""))
+                    self._when = time.monotonic()
+            self._say_how_far()
+
+    def _say_how_far(self) -> None:
+        """Off a terminal, a line every half minute, if anything has moved."""
+        busy = [f"{name}: {row.title}" for name, row in self._rows.items() if row.state.startswith("training")]
+        line = f"{sum(row.ended for row in self._rows.values())} of {len(self._rows)} jobs ended; {', '.join(busy)}"
+        if busy and line != self._last and time.monotonic() - self._when >= progress.INTERVAL:
+            self._last, self._when = line, time.monotonic()
+            self.say(line)
 
     def _table(self) -> Table:
         table = Table("Run", "State", "Validation: average / worst %", "Minutes")

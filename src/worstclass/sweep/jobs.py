@@ -11,10 +11,10 @@ from worstclass.attacks import make_attack
 from worstclass.config import Config, differing_keys
 from worstclass.data import open_source
 from worstclass.data.sources import Notify
+from worstclass.devices import as_started, pick_device, pick_engine, pick_search
 from worstclass.errors import AttackError, TrainingError, UserError, what_failed
 from worstclass.keeper import LAST, SELECTED
-from worstclass.models import runs_user_code
-from worstclass.options import as_started, pick_device, pick_engine, pick_search
+from worstclass.names import runs_user_code
 from worstclass.outcomes import NATURAL
 from worstclass.runs import RECIPE, Run, open_run, refuse_code, train_run
 from worstclass.subjects import CARD, evaluate_subject, load_card, run_subject

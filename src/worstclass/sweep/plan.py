@@ -21,6 +21,8 @@ from worstclass.config import (
 from worstclass.errors import UserError
 from worstclass.files import read_text
 
+RESULTS = "sweep.json"
+
 
 class Sweep(BaseModel):
     """A sweep file: what to train, with which seeds and eta, what to attack the results with."""
@@ -70,6 +72,8 @@ class Job:
 
 def read_sweep(path: Path) -> Sweep:
     """The sweep in a TOML file, or one line that says what is wrong with it."""
+    if not path.exists():
+        raise UserError(f"there is no sweep file {path}; docs/sweep.md says what one holds.")
     return validate(Sweep, parse_toml(read_text(path, MAX_RECIPE), path), str(path))
 
 

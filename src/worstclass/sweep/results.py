@@ -9,8 +9,6 @@ from worstclass.subjects import load_card
 from worstclass.sweep.jobs import Failure
 from worstclass.sweep.plan import Job, Sweep
 
-RESULTS = "sweep.json"
-
 
 def collect_results(sweep: Sweep, jobs: Sequence[Job], failures: Mapping[str, Failure]) -> dict[str, Any]:
     """A sweep that has ended as plain JSON: its file, its jobs with their accuracies, and the summary over seeds."""

@@ -4,6 +4,8 @@ import importlib
 import importlib.util
 import json
 import os
+import signal
+import threading
 import tomllib
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, redirect_stdout
@@ -40,6 +42,7 @@ def ray_cluster(address: str | None, device: str) -> Iterator[str]:
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
     ray: Any = importlib.import_module("ray")
     quiet = {"log_to_driver": False, "logging_level": "ERROR", "configure_logging": True}
+    on_term = signal.getsignal(signal.SIGTERM)
     try:
         if address is None:  # only strings are sent: the least store that Ray allows is enough
             ray.init("local", include_dashboard=False, object_store_memory=100 * 2**20, **quiet)
@@ -47,6 +50,8 @@ def ray_cluster(address: str | None, device: str) -> Iterator[str]:
             ray.init(address, **quiet)
     except (OSError, RuntimeError, ValueError) as error:
         raise UserError(f"cannot reach Ray at {address or 'this machine'}: {str(error).splitlines()[0]}") from error
+    if threading.current_thread() is threading.main_thread():
+        signal.signal(signal.SIGTERM, on_term)  # Ray puts its own in its place
     with open(os.devnull, "w") as nowhere, redirect_stdout(nowhere):
         try:
             gpus = ray.cluster_resources().get("GPU", 0)

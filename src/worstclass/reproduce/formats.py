@@ -20,7 +20,7 @@ CAPTION = "Accuracies in percent, [95% interval]; under each of our rows the pap
 
 def render(table: PaperTable, kind: str) -> str:
     """The table in one of `FORMATS`; what is missing is named below it, or as comments where there is room for none."""
-    return FORMATS[kind](table)
+    return _WRITERS[kind](table)
 
 
 def _text(table: PaperTable) -> str:
@@ -86,7 +86,7 @@ def _csv(table: PaperTable) -> str:
     return buffer.getvalue()
 
 
-FORMATS: dict[str, Callable[[PaperTable], str]] = {
+_WRITERS: dict[str, Callable[[PaperTable], str]] = {
     "text": _text,
     "markdown": _markdown,
     "latex": _latex,

@@ -1,0 +1,13 @@
+"""The ways to take a training step that `worstclass bench train` compares, and how the engine of each is set."""
+
+from typing import Any
+
+PUBLIC = "public code"
+WAYS: dict[str, dict[str, Any]] = {
+    "eager fp32": {},
+    "eager tf32": {"precision": "tf32"},
+    "fast fp32": {"fast": True},
+    "fast tf32": {"fast": True, "precision": "tf32"},
+    "fast bf16": {"fast": True, "precision": "bf16"},
+    "fast bf16 deterministic": {"fast": True, "precision": "bf16", "deterministic": True},
+}

@@ -1,0 +1,120 @@
+"""The names a user may write: data sets, models, attacks, devices, run folders. Checking one imports no torch."""
+
+import os
+import re
+from pathlib import Path
+from typing import Literal
+
+from worstclass.errors import UserError, unknown
+
+Norm = Literal["linf", "l2"]
+"""The norm of a ball around an image."""
+
+Precision = Literal["fp32", "tf32", "bf16"]
+"""The precision of matrix products and convolutions."""
+
+NATURAL = "natural"
+"""Clean images, where the name of an attack is expected."""
+
+RECIPE = "recipe.toml"
+"""The file that makes a folder a run folder."""
+
+DATA_NAMES = ("fashion-mini", "cifar10", "cifar100", "npz:PATH", "folder:PATH")
+
+MODEL_NAMES = ("small-cnn", "resnet18", "preact-resnet18", "wrn34-10")
+"""Any other `wrnD-W` with D = 6n + 4 works too, and `module.path:factory`."""
+
+ATTACK_NAMES = (
+    "fgsm",
+    "pgd-N",
+    "cw",
+    "cw-N",
+    "validation-pgd",
+    "apgd-ce",
+    "apgd-dlr",
+    "apgd-t",
+    "fab",
+    "fab-t",
+    "square",
+    "autoattack",
+    "autoattack-plus",
+    "autoattack-rand",
+)
+
+
+def check_data_name(name: str) -> str:
+    """The name, if it is one of a known kind; nothing is read yet."""
+    kind, _, path = name.partition(":")
+    if kind in ("npz", "folder"):
+        if not path:
+            raise UserError(f"data '{name}' needs a path: {kind}:PATH.")
+        try:
+            path.encode()  # a recipe is UTF-8, and a path that is not cannot be written into one
+        except UnicodeEncodeError as error:
+            raise UserError(f"data {name!r}: {error}.") from error
+    elif name not in DATA_NAMES:
+        if os.path.exists(name):  # False, not an error, for a name longer than a file's may be
+            kind = "folder" if os.path.isdir(name) else "npz"
+            raise UserError(f"data {name!r} is a path: write {kind}:{name}.")
+        raise unknown("data", name, DATA_NAMES)
+    return name
+
+
+def check_model_name(name: str) -> str:
+    """The name, if a model of that name can be built; the user's own is not imported yet."""
+    module, _, factory = name.partition(":")
+    if module.endswith(".py") and os.path.isfile(module):
+        dotted = module.removesuffix(".py").replace("/", ".")
+        raise UserError(f"model '{name}': write the module, not its file: {dotted}:{factory}.")
+    wide = re.fullmatch(r"wrn(\d{1,3})-(\d{1,2})", name)
+    if wide and (int(wide[1]) < 10 or (int(wide[1]) - 4) % 6 or int(wide[2]) < 1):
+        raise UserError(f"model '{name}': a WideResNet's depth is 6n + 4 (10, 16, ..., 34), its width at least 1.")
+    if not (wide or name in MODEL_NAMES or re.fullmatch(r"\w+(\.\w+)*:\w+", name)):
+        raise unknown("model", name, [*MODEL_NAMES, "wrnD-W", "module.path:factory"])
+    return name
+
+
+def runs_user_code(name: str) -> bool:
+    """Whether building this model imports the user's own code."""
+    return ":" in name
+
+
+def attack_steps(name: str) -> tuple[str, int | None]:
+    """The family of an attack, and the number of steps where its name has one: `pgd-20` is ("pgd", 20)."""
+    counted = re.fullmatch(r"(pgd|cw)-(\d+)", name)
+    if counted:
+        if int(counted[2]) == 0:
+            raise UserError(f"attack '{name}' needs at least one step.")
+        return counted[1], int(counted[2])
+    if name == NATURAL:
+        raise UserError("'natural' is no attack: `evaluate` measures clean images by itself.")
+    if name == "pgd":
+        raise UserError("attack 'pgd' needs its number of steps: pgd-20, pgd-100, pgd-N.")
+    if name not in ATTACK_NAMES or name.endswith("-N"):
+        raise unknown("attack", name, ["pgd-20", "pgd-100", NATURAL, *ATTACK_NAMES])
+    return name, None
+
+
+def parse_attacks(text: str) -> list[str]:
+    """The attacks in a comma-separated list, `natural` included; a name that is none is an error."""
+    names = [name.strip() for name in text.split(",") if name.strip()]
+    for name in names:
+        if name != NATURAL:
+            attack_steps(name)
+    return names
+
+
+def check_device_name(name: str) -> str:
+    """The name, if it is that of a device; whether there is one is not asked yet."""
+    if not re.fullmatch(r"auto|cpu|cuda(:\d+)?", name):
+        raise unknown("device", name, ("auto", "cpu", "cuda", "cuda:0"))
+    return name
+
+
+def check_run_folder(folder: Path) -> Path:
+    """The folder, if it is that of a run."""
+    if not folder.is_dir():
+        raise UserError(f"{folder} is not a run folder: there is no such folder.")
+    if not (folder / RECIPE).is_file():
+        raise UserError(f"{folder} is not a run folder: it has no {RECIPE}.")
+    return folder
