@@ -1,4 +1,4 @@
-"""The report in a real browser: `make test-browser`. Skipped where there is no Chromium, unless BROWSER=required."""
+"""The report in a real browser: `make test-all`. Skipped where there is no Chromium, unless BROWSER=required."""
 
 import itertools
 import json
@@ -25,9 +25,12 @@ from worstclass.runs import open_run, train_run
 from worstclass.subjects import evaluate_subject, run_subject
 
 DRIVER = shutil.which("chromedriver")
-pytestmark = pytest.mark.skipif(
-    DRIVER is None and os.environ.get("BROWSER") != "required", reason="needs chromium and chromium-driver"
-)
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.skipif(
+        DRIVER is None and os.environ.get("BROWSER") != "required", reason="needs chromium and chromium-driver"
+    ),
+]
 NASTY = "</script><img src=x onerror=alert(1)>"
 
 
