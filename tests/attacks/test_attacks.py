@@ -31,6 +31,8 @@ from worstclass.models import SmallCNN
 from worstclass.rng import PerSample, generator
 from worstclass.types import BallAttack, Norm
 
+pytestmark = pytest.mark.fast
+
 ATTACKS: list[BallAttack] = [
     fgsm(eps=EPS),
     fgsm(eps=EPS, norm="l2"),

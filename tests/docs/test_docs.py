@@ -20,6 +20,8 @@ import worstclass
 from worstclass import cli, config, metrics
 from worstclass.team import ALONE
 
+pytestmark = pytest.mark.fast
+
 ROOT = Path(__file__).parents[2]
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md"))]
 API = (ROOT / "docs" / "api.md").read_text()

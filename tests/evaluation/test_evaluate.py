@@ -289,7 +289,7 @@ def test_an_evaluation_killed_at_any_moment(run: Run, tmp_path: Path) -> None:
         keep_on_evaluating,
         (run.folder, killed),
         wait=0.2,
-        growth=1.1,
+        growth=1.3,
         on_kill=lambda: kept.append((killed / PROGRESS).is_file()),
     )
     assert kills >= 3

@@ -3,8 +3,12 @@
 from collections import Counter
 from pathlib import Path
 
+import pytest
+
 from worstclass.config import recipe_names
 from worstclass.paper import Reported, recomputed_rho, reported
+
+pytestmark = pytest.mark.fast
 
 EQUATIONS = (Path(__file__).parents[2] / "docs" / "equations.md").read_text()
 

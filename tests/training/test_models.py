@@ -14,6 +14,8 @@ from worstclass.errors import UserError
 from worstclass.models import MODELS, Normalized, ResNet18, SmallCNN, WideResNet, check_name, make_model, runs_user_code
 from worstclass.models.resnet import Block, PreActBlock
 
+pytestmark = pytest.mark.fast
+
 
 def count(model: nn.Module) -> int:
     return sum(parameter.numel() for parameter in model.parameters())
