@@ -132,7 +132,7 @@ def test_attacks_relate_as_they_should(run: Run) -> None:
     noise = generator(0, "noise")
     with torch.no_grad():
         for parameter in other.parameters():
-            parameter *= 1 + 0.1 * torch.randn(parameter.shape, generator=noise)
+            parameter.mul_(1 + 0.1 * torch.randn(parameter.shape, generator=noise))
     findings = check_attacks(subject.model, subject.images, num_classes=3, eps=0.05, other=other)
     assert [finding.name for finding in findings] == ["huge-radius", "attacks-harm", "more-steps", "transfer"]
     assert all(finding.passed for finding in findings), verdict(findings)
