@@ -1,25 +1,39 @@
-# make demo   train, attack and compare on the data that ships with the package (TORCH=cuda or TORCH=cpu: which build of torch)
-# make test   lint, types and tests
-# make test-browser   the report in Chromium, which is installed if need be (Debian)
+# make demo   train, attack and compare on the data that ships with the package (TORCH=cuda or TORCH=cpu: which torch)
+# make check  lint, types and the fast laws: while you work
+# make test   lint, types and all tests but the slow guards: before you push
+# make test-all   the slow guards too, and the report in Chromium, which is installed if need be (Debian)
 PYTHON ?= python3
 BIN := .venv/bin
 STAMP := .venv/.installed
 DEMO_STAMP := .venv/.installed-demo
 INSTALL := PYTHON=$(PYTHON) TORCH=$(TORCH) bash tools/install.sh .venv
 
-.PHONY: demo test test-browser setup clean FORCE
+WORKERS ?= 2
+PYTEST := OMP_NUM_THREADS=1 $(BIN)/pytest --numprocesses $(WORKERS) --dist worksteal
+
+.PHONY: demo check lint types laws test test-all setup clean FORCE
 demo: $(DEMO_STAMP)
 	$(BIN)/worstclass demo --out demo
 
-test: $(STAMP)
+check: $(STAMP)
+	$(MAKE) --no-print-directory -j 2 lint types laws
+
+lint: $(STAMP)
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
-	$(BIN)/mypy
-	$(BIN)/pytest
 
-test-browser: $(STAMP)
+types: $(STAMP)
+	$(BIN)/mypy
+
+laws: $(STAMP)
+	$(PYTEST) -m fast
+
+test: lint types
+	$(PYTEST)
+
+test-all: lint types
 	bash tools/install_browser.sh
-	BROWSER=required $(BIN)/pytest tests/browser
+	BROWSER=required $(PYTEST) --full
 
 setup: $(STAMP)
 

@@ -1,20 +1,46 @@
 """What several tests share: a data set and a recipe small enough to train on in a moment, and a robust network."""
 
 import os
+import random
 from pathlib import Path
 from typing import Any
 
 import hypothesis
 import numpy as np
 import pytest
+import torch
 
-from robust_cnn import train_robust
+from robust_cnn import load_cnn
+from tiny import SEED
 from worstclass.models import SmallCNN
 
 hypothesis.settings.register_profile("everywhere alike", deadline=None, derandomize=True)
 hypothesis.settings.load_profile("everywhere alike")
 for name in ("FORCE_COLOR", "TTY_COMPATIBLE"):  # what is captured is not a terminal, whoever says so
     os.environ.pop(name, None)
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--full", action="store_true", help="run the slow guards too, with all their cases")
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    for item in items:
+        if item.get_closest_marker("slow") and not config.getoption("--full"):
+            item.add_marker(pytest.mark.skip(reason="slow: pytest --full"))
+
+
+@pytest.fixture(scope="session")
+def full(pytestconfig: pytest.Config) -> bool:
+    """Whether guards that count their cases go through all of them."""
+    return bool(pytestconfig.getoption("--full"))
+
+
+@pytest.fixture(autouse=True)
+def _seeded() -> None:
+    """What a test draws from the global generators is the same in any order of the tests, and on any worker."""
+    torch.manual_seed(SEED)
+    random.seed(SEED)
 
 
 @pytest.fixture(scope="session")
@@ -38,6 +64,7 @@ def tiny_values(tiny_npz: Path) -> dict[str, Any]:
     """A recipe for it: one epoch of WAT with a small network."""
     return {
         "method": "wat",
+        "seed": SEED,
         "data": f"npz:{tiny_npz}",
         "model": "small-cnn",
         "epochs": 1,
@@ -53,5 +80,5 @@ def tiny_values(tiny_npz: Path) -> dict[str, Any]:
 
 @pytest.fixture(scope="session")
 def robust() -> SmallCNN:
-    """Trained against PGD for a few seconds."""
-    return train_robust()
+    """Trained against PGD; its weights ship with the tests."""
+    return load_cnn("robust_cnn", 10)

@@ -18,7 +18,7 @@ from worstclass.attacks.losses import dlr_loss, margin, targeted_dlr_loss
 from worstclass.errors import UserError
 from worstclass.evaluate import Event, evaluate
 from worstclass.models import SmallCNN
-from worstclass.outcomes import Progress
+from worstclass.outcomes import Outcomes, Progress
 from worstclass.rng import PerSample, generator
 from worstclass.types import BallAttack, Norm
 
@@ -38,9 +38,13 @@ def small(eps: float, norm: Norm = "linf") -> Ensemble:
 # Closed forms
 
 
-@pytest.mark.parametrize("num_classes", [2, 3, 4, 5, 12])
+SLOW = pytest.mark.slow
+
+
+@pytest.mark.parametrize("num_classes", [2, 3, pytest.param(4, marks=SLOW), pytest.param(5, marks=SLOW), 12])
 @pytest.mark.parametrize("norm", ["linf", "l2"])
-def test_every_part_finds_what_exists_on_a_linear_model(norm: Norm, num_classes: int) -> None:
+def test_every_part_finds_what_exists_on_a_linear_model(norm: Norm, num_classes: int, full: bool) -> None:
+    """The suite as a whole in the slow tier alone: it takes as long as its parts."""
     model = Linear(num_classes)
     eps = 0.05 if norm == "linf" else 0.2
     x, y = interior_batch(200, num_classes, 0.25)
@@ -51,8 +55,9 @@ def test_every_part_finds_what_exists_on_a_linear_model(norm: Norm, num_classes:
         "square": Square(eps=eps, norm=norm, queries=2000),
         "apgd-dlr": APGD(eps=eps, norm=norm, loss="dlr"),
         "fab": FAB(eps=eps, norm=norm, targets=0),
-        "all": autoattack(eps=eps, norm=norm),
     }
+    if full:
+        parts["all"] = autoattack(eps=eps, norm=norm)
     # A walk up CE or DLR may end on the wrong hill if there are several, and a random search of a sphere does not reach
     # its pole; everything else finds all of it.
     at_least = {"apgd-ce": 0.85, "apgd-dlr": 0.95, "square": 0.95} if num_classes > 2 else {}
@@ -128,14 +133,14 @@ def test_checkpoints_are_the_published_ones() -> None:
 
 @pytest.mark.parametrize("norm", ["linf", "l2"])
 def test_the_batch_does_not_matter(norm: Norm, robust: SmallCNN) -> None:
-    """Batches of 7 and of 64, and the global random state: the same verdict, by the same attack."""
-    images = some(150)
+    """Batches of 7 and of 32, and the global random state: the same verdict, by the same attack."""
+    images = some(60)
     attack = small(RADIUS[norm], norm)
     torch.manual_seed(1)
     seven = evaluate(robust, images, {"aa": attack}, seed=4, batch_size=7)
     torch.manual_seed(2)
     state = torch.get_rng_state()
-    many = evaluate(robust, images, {"aa": attack}, seed=4, batch_size=64)
+    many = evaluate(robust, images, {"aa": attack}, seed=4, batch_size=32)
     assert torch.equal(state, torch.get_rng_state())
     assert np.array_equal(seven.broken_by["aa"], many.broken_by["aa"])
     assert len(set(seven.broken_by["aa"])) >= 3
@@ -153,8 +158,8 @@ def test_another_seed_is_another_search(robust: SmallCNN) -> None:
 def test_leaving_early_changes_no_verdict(
     every: int, share: float, robust: SmallCNN, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    x, y = batch(100)
-    sources = PerSample(0, "a", range(100)), PerSample(0, "a", range(100))
+    x, y = batch(40)
+    sources = PerSample(0, "a", range(40)), PerSample(0, "a", range(40))
     usual = small(EPS).eliminate(robust, x, y, generator=sources[0])
     monkeypatch.setattr(lanes, "LOOK_EVERY", every)
     monkeypatch.setattr(lanes, "WORTH_PACKING", share)  # 2: nobody ever leaves
@@ -176,7 +181,7 @@ def test_claims_are_judged_in_batches_of_few_sizes() -> None:
 
 
 def test_targets_side_by_side_or_one_by_one(robust: SmallCNN) -> None:
-    x, y = batch(60)
+    x, y = batch(30)
     for attack in (
         APGD(eps=EPS, steps=10, loss="targeted-dlr"),
         APGD(eps=EPS, steps=5, restarts=3),
@@ -184,7 +189,7 @@ def test_targets_side_by_side_or_one_by_one(robust: SmallCNN) -> None:
         FAB(eps=EPS, steps=5, targets=0, restarts=2),
     ):
         one, other = (
-            attack.breaks(robust, x, y, generator=PerSample(0, "a", range(60)), rows=rows) for rows in (60, 600)
+            attack.breaks(robust, x, y, generator=PerSample(0, "a", range(30)), rows=rows) for rows in (30, 300)
         )
         assert torch.equal(one.found, other.found)
 
@@ -277,15 +282,20 @@ def test_versions_and_their_budgets() -> None:
 # Stopping and going on
 
 
-@pytest.mark.parametrize("size", [16, 11])
+@pytest.fixture(scope="module")
+def whole(robust: SmallCNN) -> Outcomes:
+    """An evaluation that nothing stopped."""
+    return evaluate(robust, some(32), {"aa": small(EPS)}, batch_size=8)
+
+
+@pytest.mark.parametrize("size", [8, 5])
 @pytest.mark.parametrize("stop_after", [1, 3, 9, 25])
 def test_an_evaluation_that_was_stopped_goes_on(
-    stop_after: int, size: int, robust: SmallCNN, tmp_path: Any, monkeypatch: pytest.MonkeyPatch
+    stop_after: int, size: int, robust: SmallCNN, whole: Outcomes, tmp_path: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("worstclass.outcomes.SAVE_EVERY", 0.0)
-    images = some(60)
+    images = some(32)
     attacks: dict[str, BallAttack] = {"aa": small(EPS)}
-    whole = evaluate(robust, images, attacks, batch_size=16)
     seen: list[Event] = []
 
     def stop(event: Event) -> None:
@@ -295,11 +305,11 @@ def test_an_evaluation_that_was_stopped_goes_on(
 
     path = tmp_path / "progress.npz"
     with pytest.raises(KeyboardInterrupt):
-        evaluate(robust, images, attacks, batch_size=16, progress=Progress(path, "k"), notify=stop)
+        evaluate(robust, images, attacks, batch_size=8, progress=Progress(path, "k"), notify=stop)
     later: list[Event] = []
     resumed = evaluate(robust, images, attacks, batch_size=size, progress=Progress(path, "k"), notify=later.append)
     assert np.array_equal(whole.broken_by["aa"], resumed.broken_by["aa"])
-    if size == 16:  # with another batch size another target may be the one that breaks a sample
+    if size == 8:  # with another batch size another target may be the one that breaks a sample
         assert np.array_equal(whole.predictions["aa"], resumed.predictions["aa"])
     if stop_after == 25:
         assert later[0].attack != seen[0].attack  # what was done is not done again
@@ -307,6 +317,7 @@ def test_an_evaluation_that_was_stopped_goes_on(
     assert done == sorted(done)
     assert 0 <= done[0] <= done[-1] == pytest.approx(later[-1].total)
     assert later[-1].standing == int((whole.broken_by["aa"] == "").sum())
-    other: list[Event] = []
-    evaluate(robust, images, attacks, progress=Progress(path, "another model"), notify=other.append)
-    assert other[0].attack == "aa: apgd-ce"  # what belongs to something else is not continued
+    seen, stop_after = [], 0
+    with pytest.raises(KeyboardInterrupt):
+        evaluate(robust, images, attacks, progress=Progress(path, "another model"), notify=stop)
+    assert seen[0].attack == "aa: apgd-ce"  # what belongs to something else is not continued

@@ -1,4 +1,4 @@
-"""The report in a real browser: `make test-browser`. Skipped where there is no Chromium, unless BROWSER=required."""
+"""The report in a real browser: `make test-all`. Skipped where there is no Chromium, unless BROWSER=required."""
 
 import itertools
 import json
@@ -25,9 +25,12 @@ from worstclass.runs import open_run, train_run
 from worstclass.subjects import evaluate_subject, run_subject
 
 DRIVER = shutil.which("chromedriver")
-pytestmark = pytest.mark.skipif(
-    DRIVER is None and os.environ.get("BROWSER") != "required", reason="needs chromium and chromium-driver"
-)
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.skipif(
+        DRIVER is None and os.environ.get("BROWSER") != "required", reason="needs chromium and chromium-driver"
+    ),
+]
 NASTY = "</script><img src=x onerror=alert(1)>"
 
 
@@ -172,10 +175,11 @@ def test_the_plane_places_the_runs(opened: webdriver.Chrome, folders: list[Path]
     labels = [str(dot.get_attribute("aria-label")) for dot in dots]
     assert labels[0].startswith("TRADES: average ")
     rho = re.search(r"rho (-?[\d.]+)", labels[1])
-    assert rho is not None
     result = load_results(folders)[1].columns["pgd-5"]["against_base"]["rho"]["value"]
-    assert float(rho[1]) == pytest.approx(result, abs=6e-4)
-    assert opened.find_elements(By.CSS_SELECTOR, "#plane [aria-label='link'] path")
+    assert (rho is None) == (result is None)  # where a class of the base is at zero there is none
+    if rho is not None:
+        assert float(rho[1]) == pytest.approx(result, abs=6e-4)
+        assert opened.find_elements(By.CSS_SELECTOR, "#plane [aria-label='link'] path")
 
 
 def test_names_in_charts_can_be_read(opened: webdriver.Chrome) -> None:
@@ -214,7 +218,7 @@ def test_the_keyboard_is_enough(opened: webdriver.Chrome, folders: list[Path]) -
 def test_what_a_screen_reader_finds(opened: webdriver.Chrome) -> None:
     """Every image has words, every chart a name, every control a label, and headings come in order."""
     images = opened.find_elements(By.TAG_NAME, "img")
-    assert len(images) == 2 * 4 * 3
+    assert len(images) == 3 * len(opened.find_elements(By.CLASS_NAME, "three"))
     assert all(image.get_attribute("alt") for image in images)
     for chart in opened.find_elements(By.CSS_SELECTOR, "figure svg:not([aria-hidden])"):
         assert chart.get_attribute("aria-label")

@@ -14,6 +14,8 @@ from worstclass.data import open_source, sources
 from worstclass.data.cifar import CIFAR10, CIFAR100, Layout, download_cifar, ensure_cifar, read_cifar, read_cifar_names
 from worstclass.errors import UserError
 
+pytestmark = pytest.mark.fast
+
 # --- CIFAR's binary layout ---
 
 

@@ -19,6 +19,8 @@ from worstclass.errors import UserError
 from worstclass.runs import open_run, train_run
 from worstclass.subjects import run_subject
 
+pytestmark = pytest.mark.fast
+
 ORIGINALS = Path("/usr/share/datasets/fashion-mnist")  # where Debian's package puts them
 
 

@@ -13,7 +13,7 @@ from safetensors.torch import save_file
 from torch import Tensor, nn
 
 from kills import kill_until_done
-from tiny import tiny_config, write_tiny_npz
+from tiny import tiny_config, tiny_run, write_tiny_npz
 from worstclass import outcomes as outcomes_module
 from worstclass.attacks import APGD, PGD, Ensemble, Square, pgd
 from worstclass.card import make_card
@@ -33,9 +33,7 @@ from worstclass.types import Norm
 
 @pytest.fixture(scope="module")
 def run(tmp_path_factory: pytest.TempPathFactory) -> Run:
-    folder = tmp_path_factory.mktemp("evaluate")
-    data = write_tiny_npz(folder / "tiny.npz")
-    return train_run(tiny_config(data, method="trades", epochs=2), folder / "run")
+    return tiny_run(tmp_path_factory.mktemp("evaluate"))
 
 
 def test_outcomes_and_card(run: Run, tmp_path: Path) -> None:
@@ -336,7 +334,7 @@ def test_an_evaluation_killed_at_any_moment(run: Run, tmp_path: Path) -> None:
         keep_on_evaluating,
         (run.folder, killed),
         wait=0.2,
-        growth=1.1,
+        growth=1.3,
         on_kill=lambda: kept.append((killed / PROGRESS).is_file()),
     )
     assert kills >= 3

@@ -24,6 +24,8 @@ from worstclass.metrics import (
     worst_ties,
 )
 
+pytestmark = pytest.mark.fast
+
 
 def test_per_class_accuracy() -> None:
     labels, predictions = [0, 0, 0, 1, 1, 3], [0, 1, 0, 1, 0, 3]

@@ -35,6 +35,8 @@ from worstclass.theory import (
     theorem3,
 )
 
+pytestmark = pytest.mark.fast
+
 COSTS = st.tuples(st.integers(1, 30), st.integers(2, 6)).flatmap(
     lambda shape: arrays(np.float64, shape, elements=st.floats(0, 5, allow_subnormal=False))
 )

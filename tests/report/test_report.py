@@ -19,7 +19,7 @@ from PIL import Image
 from rich.console import Console
 from safetensors.torch import save_file
 
-from tiny import tiny_config, write_tiny_npz
+from tiny import SEED, tiny_config, tiny_run
 from worstclass.attacks import PGD
 from worstclass.console import print_table
 from worstclass.errors import UserError
@@ -35,14 +35,13 @@ from worstclass.subjects import evaluate_subject, model_subject, run_subject
 
 @pytest.fixture(scope="module")
 def folders(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
+    """Two runs of two epochs. The base has the shipped weights: no class of it is at zero, where rho has no meaning."""
     root = tmp_path_factory.mktemp("report")
-    data = write_tiny_npz(root / "tiny.npz")
-    made = []
-    for method in ("trades", "wat"):
-        run = train_run(tiny_config(data, method=method, epochs=2), root / method)
-        evaluate_subject(run_subject(run), ["pgd-5"], root / method)
-        made.append(root / method)
-    return made
+    base = tiny_run(root, "trades", epochs=2)
+    other = train_run(tiny_config(root / "tiny.npz", method="wat", epochs=2), root / "wat")
+    for run in (base, other):
+        evaluate_subject(run_subject(run), ["pgd-5"], run.folder)
+    return [base.folder, other.folder]
 
 
 def test_table(folders: list[Path]) -> None:
@@ -86,8 +85,8 @@ def test_base_is_chosen_or_given(folders: list[Path]) -> None:
 def test_runs_of_one_method_are_told_apart_by_their_recipes(folders: list[Path], tmp_path: Path) -> None:
     recipe = (folders[0] / "recipe.toml").read_text()
     other: dict[str, dict[str, Any]] = {
-        "second": {"seed": 2},
-        "third": {"seed": 3, "lr_milestones": [k / 20 for k in range(1, 21)]},
+        "second": {"seed": SEED + 1},
+        "third": {"seed": SEED + 2, "lr_milestones": [k / 20 for k in range(1, 21)]},
     }
     for name, changes in other.items():
         shutil.copytree(folders[0], tmp_path / name)
@@ -96,14 +95,14 @@ def test_runs_of_one_method_are_told_apart_by_their_recipes(folders: list[Path],
         (tmp_path / name / "recipe.toml").write_text("\n".join(lines))
     first, second, third = folders[0], tmp_path / "second", tmp_path / "third"
     apart = load_results([first, folders[1], second])
-    assert [result.title for result in apart] == ["TRADES, seed 1", "WAT", "TRADES, seed 2"]
+    assert [result.title for result in apart] == [f"TRADES, seed {SEED}", "WAT", f"TRADES, seed {SEED + 1}"]
     long = load_results([first, folders[1], third])
     assert [result.title for result in long] == ["TRADES (trades)", "WAT", "TRADES (third)"]
     twice = load_results([first, second, second])
     assert [result.title for result in twice] == [
-        "TRADES, seed 1",
-        "TRADES, seed 2 (second) 1",
-        "TRADES, seed 2 (second) 2",
+        f"TRADES, seed {SEED}",
+        f"TRADES, seed {SEED + 1} (second) 1",
+        f"TRADES, seed {SEED + 1} (second) 2",
     ]
     (second / "recipe.toml").write_text(recipe + 'objective = "trades"\n')
     apart = load_results([first, second])
@@ -330,7 +329,7 @@ def test_only_what_can_be_compared_is_shown_together(folders: list[Path], tmp_pa
 
 def test_the_gallery_is_of_what_was_evaluated(folders: list[Path], tmp_path: Path) -> None:
     """The part and the checkpoint of the card; and nothing if they have changed since."""
-    run = train_run(tiny_config(folders[0].parent / "tiny.npz", method="trades", epochs=8), tmp_path / "run")
+    run = tiny_run(tmp_path)
     evaluate_subject(run_subject(run, part="valid"), ["pgd-5"], run.folder)
     (result,) = load_results([run.folder])
     pictures = make_gallery(result, "pgd-5").pictures
@@ -388,7 +387,7 @@ def test_a_gallery_without_weights_says_so(folders: list[Path], tmp_path: Path) 
 
 def test_the_gallery_shows_what_fools(folders: list[Path], tmp_path: Path) -> None:
     """Decoded again, the images are those of the test set; the sums are within eps of them and taken for another."""
-    run = train_run(tiny_config(folders[0].parent / "tiny.npz", method="trades", epochs=8), tmp_path / "run")
+    run = tiny_run(tmp_path)
     evaluate_subject(run_subject(run), ["pgd-5"], run.folder)
     (result,) = load_results([run.folder])
     gallery = make_gallery(result, "pgd-5")

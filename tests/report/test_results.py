@@ -15,6 +15,8 @@ from worstclass.report.tables import percent
 from worstclass.runs import open_run
 from worstclass.subjects import CARD, OUTCOMES, load_card
 
+pytestmark = pytest.mark.fast
+
 ROOT = Path(__file__).parents[2] / "results"
 FOLDERS = sorted(path.parent for path in ROOT.rglob(CARD))
 ROWS = {

@@ -189,12 +189,12 @@ def continue_run(recipe: str, out: Path) -> None:
     train_run(make_config(tomllib.loads(recipe)), out, resume=(out / RECIPE).exists(), checkpoint_minutes=0)
 
 
-def test_forty_kills(data: Path, tmp_path: Path) -> None:
+def test_many_kills(data: Path, tmp_path: Path, full: bool) -> None:
     """Short runs, killed at moments all over training and saving, until each is done: the bytes of a run in peace."""
     config = tiny_config(data, epochs=3)
     train_run(config, tmp_path / "whole")
     kills, number = 0, 0
-    while kills < 40:
+    while kills < (50 if full else 10):
         number += 1
         out = tmp_path / f"run{number}"
         kills += kill_until_done(continue_run, (to_toml(config), out), wait=0.05 + 0.013 * (number % 7), growth=1.15)

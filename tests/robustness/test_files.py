@@ -13,6 +13,8 @@ from worstclass.data import open_source
 from worstclass.errors import UserError
 from worstclass.files import write_npz
 
+pytestmark = pytest.mark.fast
+
 # --- .npz ---
 
 LABELS = np.arange(12) % 3

@@ -1,4 +1,4 @@
-"""Ten thousand harmed files for each reader: what is not refused cleanly must be whole.
+"""Ten thousand harmed files for each reader (a thousand without --full): what is not refused cleanly must be whole.
 
 Each example of hypothesis is a seed of some hundred cases; they are counted, and those that are alike count once.
 """
@@ -10,6 +10,7 @@ import tempfile
 import tomllib
 from collections.abc import Callable, Iterator
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -36,7 +37,9 @@ from worstclass.subjects import CARD, evaluate_subject, load_card, run_subject
 from worstclass.train import State, new_state
 from worstclass.train.checkpoint import load_state, load_tensors, save_state, save_tensors
 
-CASES, BATCH = 10_000, 120
+Case = Callable[[random.Random], tuple[Any, Callable[[], None]]]
+Fuzz = Callable[[Case], None]
+BATCH = 120
 
 
 @pytest.fixture
@@ -50,12 +53,17 @@ def folder(tmp_path: Path) -> Iterator[Path]:
         yield Path(name)
 
 
-def fuzz(case: Callable[[random.Random], tuple[Any, Callable[[], None]]]) -> None:
-    """Ten thousand different cases: each is (what it is, for counting; a reading of it that may raise UserError)."""
+@pytest.fixture(scope="session")
+def fuzz(full: bool) -> Fuzz:
+    """So many different cases: each is (what it is, for counting; a reading of it that may raise UserError)."""
+    return partial(run_cases, cases=10_000 if full else 1000)
+
+
+def run_cases(case: Case, *, cases: int) -> None:
     seen: set[int] = set()
     outcomes = {"read": 0, "refused": 0}
 
-    @settings(max_examples=100, database=None, suppress_health_check=list(HealthCheck))
+    @settings(max_examples=cases // 100, database=None, suppress_health_check=list(HealthCheck))
     @given(seed=st.integers(0, 2**60))
     def run(seed: int) -> None:
         for number in range(BATCH):
@@ -73,15 +81,15 @@ def fuzz(case: Callable[[random.Random], tuple[Any, Callable[[], None]]]) -> Non
                 raise
 
     run()
-    assert len(seen) >= CASES, len(seen)
-    assert min(outcomes.values()) > 50, outcomes  # both happen, or the cases are too tame or too wild
+    assert len(seen) >= cases, len(seen)
+    assert min(outcomes.values()) > cases // 200, outcomes  # both happen, or the cases are too tame or too wild
 
 
 def check_config(config: Config) -> None:
     assert make_config(tomllib.loads(to_toml(config))) == config
 
 
-def test_configurations() -> None:
+def test_configurations(fuzz: Fuzz) -> None:
     good = make_config({}).model_dump()
     keys = list(good)
 
@@ -98,7 +106,7 @@ def test_configurations() -> None:
     fuzz(case)
 
 
-def test_recipes(folder: Path) -> None:
+def test_recipes(folder: Path, fuzz: Fuzz) -> None:
     shipped = [to_toml(make_config(read_recipe(name))).encode() for name in recipe_names()]
     recipes = Path(__file__).parents[2] / "src" / "worstclass" / "recipes"
     shipped += [path.read_bytes() for path in recipes.glob("*.toml")]
@@ -191,7 +199,7 @@ def harmed_npz(draw: random.Random, good: dict[str, bytes], path: Path) -> bytes
     return content if draw.random() < 0.98 else draw.randbytes(draw.randrange(200))
 
 
-def test_npz_files(folder: Path) -> None:
+def test_npz_files(folder: Path, fuzz: Fuzz) -> None:
     path = folder / "a.npz"
 
     def case(draw: random.Random) -> tuple[Any, Callable[[], None]]:
@@ -217,7 +225,7 @@ def test_npz_files(folder: Path) -> None:
     fuzz(case)
 
 
-def test_cifar_files(folder: Path) -> None:
+def test_cifar_files(folder: Path, fuzz: Fuzz) -> None:
     """Without the digests, which would refuse everything but the official bytes."""
     layout = replace(SMALL10, test={"test_batch.bin": (2, None)})
     row = 3073
@@ -259,7 +267,7 @@ def tiny_state() -> State:
 DTYPES = ["F32", "F64", "F16", "BF16", "I64", "I8", "U8", "BOOL", "F8_E4M3", "F8_E8M0", "F4", "C64", "U16", "U64", "x"]
 
 
-def test_checkpoints(folder: Path) -> None:
+def test_checkpoints(folder: Path, fuzz: Fuzz) -> None:
     """Bytes; the header of the format; and our own header and tensors, with a digest that fits them."""
     path, target = folder / "a.safetensors", tiny_state()
     save_state(path, tiny_state(), {"best": {"epoch": 1, "score": [0.5, 0.6]}})
@@ -315,7 +323,7 @@ def evaluated(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return run.folder
 
 
-def test_cards(evaluated: Path, folder: Path) -> None:
+def test_cards(evaluated: Path, folder: Path, fuzz: Fuzz) -> None:
     good = json.loads((evaluated / CARD).read_text())
     good["columns"] = {name: {"attack": "PGD()", "average": {"value": 0.5}} for name in good["columns"]}
     good["about"]["recipe"], good["findings"] = {"epochs": 1}, good["findings"][:2]

@@ -24,6 +24,8 @@ from worstclass.config import (
 from worstclass.errors import UserError
 from worstclass.objectives import Madry, Natural, Trades
 
+pytestmark = pytest.mark.fast
+
 METHODS = ("natural", "pgd-at", "trades", "wat", "frl-rw", "frl-rwrm", "csl")
 EPS = 8 / 255
 

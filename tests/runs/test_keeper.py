@@ -20,6 +20,8 @@ from worstclass.strategies import uniform
 from worstclass.train import Plan, State, new_state
 from worstclass.train.checkpoint import load_tensors, save_tensors
 
+pytestmark = pytest.mark.fast
+
 WEIGHT = "linear.weight"
 
 

@@ -118,6 +118,7 @@ def one_thread() -> Iterator[None]:
 
 
 @needs_ray
+@pytest.mark.slow
 def test_a_lost_worker_is_replaced_and_its_run_goes_on(tmp_path: Path, one_thread: None) -> None:
     write_sweep(tmp_path / "sweep.toml", 'methods = ["wat", "trades"]\nattacks = "natural,fgsm"', epochs=12)
     code, said = on_ray(tmp_path, lambda: kill_in_training(tmp_path / "out" / "wat-seed1"))
@@ -134,6 +135,7 @@ def test_a_lost_worker_is_replaced_and_its_run_goes_on(tmp_path: Path, one_threa
 
 
 @needs_ray
+@pytest.mark.slow
 def test_jobs_that_fail_on_ray(tmp_path: Path, one_thread: None) -> None:
     """One blows up, one loses its worker and may not be retried: each is told, and what is left goes on without Ray."""
     base = tiny_config(write_tiny_npz(tmp_path / "tiny.npz"), epochs=12)

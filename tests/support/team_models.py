@@ -3,6 +3,7 @@
 import torch.distributed as dist
 from torch import Tensor, nn
 
+from robust_cnn import load_cnn
 from worstclass.models import make_model
 
 
@@ -43,6 +44,11 @@ def normed(*, num_classes: int, in_channels: int) -> nn.Module:
 def residual(*, num_classes: int, in_channels: int) -> nn.Module:
     """With the sums of a residual network."""
     return Double(make_model("wrn10-1", num_classes=num_classes, in_channels=in_channels, seed=0))
+
+
+def shipped(*, num_classes: int, in_channels: int) -> nn.Module:
+    """The network for the tiny data that ships with the tests."""
+    return Double(load_cnn("tiny_cnn", num_classes))
 
 
 class Changing(nn.Module):

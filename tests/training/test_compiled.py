@@ -82,6 +82,7 @@ class Small(nn.Module):
 
 
 @needs_compiler
+@pytest.mark.slow
 @pytest.mark.filterwarnings("default", "ignore:.torch.jit.script_method")
 def test_what_was_traced_is_found_again_unless_our_operations_have_changed(monkeypatch: pytest.MonkeyPatch) -> None:
     """A head leaves autocast, and torch by itself keeps no such graph from 2.12 on. Of our operations it compares the
@@ -173,7 +174,14 @@ else:
 """
 
 
-@pytest.mark.parametrize(("way", "asked", "said"), [("prepared", "", 0), ("alone", "", 1), ("prepared", "+dynamo", 1)])
+@pytest.mark.parametrize(
+    ("way", "asked", "said"),
+    [
+        ("prepared", "", 0),
+        pytest.param("alone", "", 1, marks=pytest.mark.slow),
+        pytest.param("prepared", "+dynamo", 1, marks=pytest.mark.slow),
+    ],
+)
 def test_the_compiler_remarks_on_a_model_only_if_asked_to(way: str, asked: str, said: int) -> None:
     """A model that cannot be captured costs one line of ours, and not twenty of torch's."""
     environment = os.environ | ({"TORCH_LOGS": asked} if asked else {})

@@ -20,7 +20,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import nn
 
-from tiny import assert_same_run, tiny_config, write_tiny_npz
+import team_models
+from tiny import assert_same_run, put_weights, tiny_config, write_tiny_npz
 from worstclass.cli import app
 from worstclass.config import make_config, to_toml
 from worstclass.data import open_source
@@ -37,6 +38,7 @@ from worstclass.train.checkpoint import load_tensors
 
 HERE = Path(__file__).parents[1] / "support"
 METHODS = ["natural", "pgd-at", "trades", "fixed", "wat", "frl-rw", "frl-rwrm", "csl"]
+QUICK = ("trades", "normed")  # what two processes train without --full
 
 
 def settings(data: Path, method: str, **more: object) -> dict[str, Any]:
@@ -85,33 +87,46 @@ def apart(one: Path, other: Path) -> float:
 
 
 @pytest.fixture(scope="module")
-def runs(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def runs(tmp_path_factory: pytest.TempPathFactory, full: bool) -> Path:
     """Every method trained by one, two and three processes; a network with BatchNorm, and an awkward validation part.
 
-    Its images leave a batch of one, of which two of three processes have nothing.
+    Its images leave a batch of one, of which two of three processes have nothing. Without --full: some of it, by two.
     """
     root = tmp_path_factory.mktemp("team")
     data, odd = write_tiny_npz(root / "tiny.npz"), write_tiny_npz(root / "odd.npz", per_class=86)
     configs = {method: settings(data, method) for method in METHODS}
     configs["normed"] = settings(data, "wat", model="team_models:normed", epochs=8)
     configs["odd"] = settings(odd, "wat", epochs=1, valid_fraction=0.5)
+    if not full:
+        configs = {name: configs[name] for name in QUICK}
     for name, values in configs.items():
         train_run(make_config(values), root / f"1-{name}", allow_code=True)
+    if not full:
+        work(2, [("train", {"config": values, "out": root / f"2-{name}"}) for name, values in configs.items()], root)
+        return root
     alone = open_run(root / "1-odd")
     assert alone.about["valid_images"] % alone.config.make_plan().valid_batch_size == 1
     attacks = ["pgd-20", "autoattack"]
-    subject = run_subject(open_run(root / "1-normed"), allow_code=True)
-    evaluate_subject(subject, attacks, root / "1-outcomes")
+    values = settings(data, "trades", model="team_models:shipped", epochs=1)
+    shipped = train_run(make_config(values), root / "shipped", allow_code=True)
+    put_weights(shipped, team_models.shipped(num_classes=3, in_channels=1))
+    evaluate_subject(run_subject(shipped, allow_code=True), attacks, root / "1-outcomes")
     for size in (2, 3):
         jobs = [("train", {"config": values, "out": root / f"{size}-{name}"}) for name, values in configs.items()]
         jobs += [("train", {"config": configs["normed"], "out": root / f"{size}-compiled", "compiled": True})]
-        jobs += [("evaluate", {"run": root / "1-normed", "attacks": attacks, "out": root / f"{size}-outcomes"})]
+        jobs += [("evaluate", {"run": shipped.folder, "attacks": attacks, "out": root / f"{size}-outcomes"})]
         work(size, jobs, root)
     return root
 
 
-@pytest.mark.parametrize("size", [2, 3])
-@pytest.mark.parametrize("name", [*METHODS, "normed", "odd"])
+@pytest.mark.parametrize(
+    ("name", "size"),
+    [
+        pytest.param(name, size, marks=() if size == 2 and name in QUICK else pytest.mark.slow)
+        for name in (*METHODS, "normed", "odd")
+        for size in (2, 3)
+    ],
+)
 def test_several_processes_train_the_run_that_one_trains(runs: Path, name: str, size: int) -> None:
     one, other = runs / f"1-{name}", runs / f"{size}-{name}"
     assert apart(one, other) < 1e-9
@@ -142,6 +157,7 @@ def test_what_processes_share(tmp_path: Path) -> None:
     work(2, [("share", {}), ("differ", {})], tmp_path)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("size", "even"), [(2, True), (3, False)])
 def test_several_processes_train_compiled_what_one_trains(runs: Path, size: int, even: bool) -> None:
     """Where a batch is split evenly: processes with other shapes would compile other graphs, and are left eager."""
@@ -152,6 +168,7 @@ def test_several_processes_train_compiled_what_one_trains(runs: Path, size: int,
     assert open_run(run).about["engine"]["fast"] == even
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("size", [2, 3])
 def test_several_processes_give_the_verdicts_of_one(runs: Path, size: int) -> None:
     one, other = (Outcomes.load(runs / f"{each}-outcomes" / OUTCOMES) for each in (1, size))
@@ -164,6 +181,7 @@ def test_several_processes_give_the_verdicts_of_one(runs: Path, size: int) -> No
     assert left == ["card.json", "outcomes.npz"]
 
 
+@pytest.mark.slow
 def test_a_rank_that_dies_ends_the_job_and_any_number_of_processes_goes_on(tmp_path: Path) -> None:
     """SIGKILL for one of two processes, in the middle of a run."""
     data = write_tiny_npz(tmp_path / "tiny.npz")
@@ -206,6 +224,7 @@ def test_a_rank_that_dies_ends_the_job_and_any_number_of_processes_goes_on(tmp_p
     assert_same_run(tmp_path / "whole", tmp_path / "copy2")  # the same bits
 
 
+@pytest.mark.slow
 def test_two_machines_meet(runs: Path, tmp_path: Path) -> None:
     """Two launchers on this machine, as on two: a rendezvous, and a process of each."""
     with socket.socket() as free:
@@ -227,6 +246,7 @@ def test_two_machines_meet(runs: Path, tmp_path: Path) -> None:
     assert open_run(tmp_path / "run").about["engine"]["processes"] == 2
 
 
+@pytest.mark.slow
 def test_a_killed_evaluation_goes_on_in_each_process(runs: Path, tmp_path: Path) -> None:
     """Both processes keep what is done; the verdicts are those of one process in peace."""
     out = tmp_path / "out"
@@ -234,7 +254,7 @@ def test_a_killed_evaluation_goes_on_in_each_process(runs: Path, tmp_path: Path)
         "-m",
         "worstclass",
         "evaluate",
-        str(runs / "1-normed"),
+        str(runs / "shipped"),
         "--allow-code",
         "--attacks",
         "pgd-100,autoattack",
@@ -273,6 +293,7 @@ def test_processes_that_were_not_started_alike_are_refused(tmp_path: Path) -> No
     assert sorted(printed.splitlines()) == ["0 not alike", "1 not alike"], errors
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("model", "complaint", "epochs"),
     [

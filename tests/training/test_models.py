@@ -16,6 +16,8 @@ from worstclass.models.layers import AverageTo, ImageConv2d
 from worstclass.models.resnet import Block, PreActBlock
 from worstclass.names import MODEL_NAMES, check_model_name, runs_user_code
 
+pytestmark = pytest.mark.fast
+
 
 def count(model: nn.Module) -> int:
     return sum(parameter.numel() for parameter in model.parameters())

@@ -18,6 +18,8 @@ from worstclass.models import SmallCNN
 from worstclass.runs import open_run, train_run
 from worstclass.subjects import CARD, OUTCOMES, evaluate_subject, model_subject, run_subject
 
+pytestmark = pytest.mark.fast
+
 
 class Nothing(nn.Module):
     """NaN for every image."""

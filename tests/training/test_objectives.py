@@ -2,12 +2,15 @@
 
 import math
 
+import pytest
 import torch
 
 from oracles import Linear, interior_batch
 from worstclass.attacks import pgd, trades_attack
 from worstclass.objectives import Madry, Natural, Trades, kl_divergence
 from worstclass.types import ClassWeights
+
+pytestmark = pytest.mark.fast
 
 
 def softmax(row: list[float]) -> list[float]:

@@ -108,6 +108,7 @@ print(peak() - before)
 """
 
 
+@pytest.mark.slow
 def test_the_memory_of_an_evaluation_does_not_grow_with_the_images() -> None:
     """Beyond the first 8000, 52,000 images with a hundred logits each would be 21 MB of logits, 160 MB of floats and
     twice that attacked, if any of them were kept; what is kept are a few integers an image, 3 to 6 MB were measured."""
@@ -115,6 +116,7 @@ def test_the_memory_of_an_evaluation_does_not_grow_with_the_images() -> None:
     assert json.loads(done.stdout) < 12_000  # KiB
 
 
+@pytest.mark.slow  # it reads the clock
 @pytest.mark.parametrize(("classes", "share"), [(10, 0.01), (1000, 0.03)])
 def test_books_by_class_cost_next_to_nothing(classes: int, share: float) -> None:
     books = bench_classes(classes, image_size=16, steps=2)

@@ -15,6 +15,8 @@ from worstclass.stats import COLUMNS, ClassStats
 from worstclass.strategies import CSL, FRL, WAT, ClassHedge, Fixed, Hedge, focus, uniform
 from worstclass.types import ClassStrategy
 
+pytestmark = pytest.mark.fast
+
 K = 4
 COUNTS = torch.tensor([10, 20, 30, 40])
 MAKERS: dict[str, Callable[[Tensor], ClassStrategy]] = {

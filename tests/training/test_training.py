@@ -1,6 +1,8 @@
 """The trainer: every method runs and is its formula; a run that is stopped or killed is the run that was not."""
 
 import functools
+import itertools
+import math
 from pathlib import Path
 from typing import Any, Literal
 
@@ -11,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import nn
 
-from tiny import assert_same_run, tiny_config, write_tiny_npz
+from tiny import SEED, assert_same_run, tiny_config, write_tiny_npz
 from worstclass import rng
 from worstclass.attacks import PGD, trades_attack
 from worstclass.config import Config
@@ -54,17 +56,28 @@ def images(size: int = 60, num_classes: int = 3, seed: int = 0) -> Images:
 @pytest.mark.parametrize("method", METHODS)
 def test_every_method_trains(method: str, data: Path, tmp_path: Path) -> None:
     settings = {"focus_class": 1, "focus_weight": 0.4} if method == "fixed" else {}
-    config = tiny_config(data, method=method, eps=0.01, epochs=6, lr_milestones=[1.0], **settings)
+    config = tiny_config(data, method=method, frl_tau=0.0, **settings)
     run = train_run(config, tmp_path / "run")
-    assert [line["epoch"] for line in run.log] == [1, 2, 3, 4, 5, 6]
-    losses = [line["train"]["loss"] for line in run.log]
-    assert losses[-1] < 0.9 * losses[0]
+    assert [line["epoch"] for line in run.log] == [1, 2, 3]
+    assert all(math.isfinite(line["train"]["loss"]) for line in run.log)
     weights = torch.tensor([line["class_weights"] for line in run.log])
     moving = method in ("wat", "frl-rw", "frl-rwrm", "csl")
     assert bool((weights[0] != weights[-1]).any()) == moving
     assert run.log[-1]["lr"] == pytest.approx(0.01)
     model, _ = run.load_model("last")
-    assert all(parameter.isfinite().all() for parameter in model.parameters())
+    start = make_model("small-cnn", num_classes=3, in_channels=1, seed=config.seed)
+    for (name, parameter), first in zip(model.named_parameters(), start.parameters(), strict=True):
+        assert parameter.isfinite().all(), name
+        assert not torch.equal(parameter, first), name
+
+
+def test_small_steps_with_all_images_go_down(data: Path, tmp_path: Path) -> None:
+    """Gradient descent proper: without attack, augmentation or momentum, each epoch's loss is below the last one's."""
+    settings = {"method": "natural", "batch_size": 90, "lr": 1e-3, "momentum": 0.0, "flip": False, "crop_padding": 0}
+    run = train_run(tiny_config(data, epochs=4, lr_milestones=[1.0], **settings), tmp_path / "run")
+    assert run.about["train_images"] == 90
+    losses = [line["train"]["loss"] for line in run.log]
+    assert all(later < before for before, later in itertools.pairwise(losses))
 
 
 def test_a_step_is_trades_with_sgd(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -472,4 +485,4 @@ def test_same_seed_same_run_other_seed_other_run(data: Path, tmp_path: Path) -> 
     torch.manual_seed(123)
     torch.rand(5)
     assert first == weights(tiny_config(data, epochs=1), "b")
-    assert first != weights(tiny_config(data, epochs=1, seed=2), "c")
+    assert first != weights(tiny_config(data, epochs=1, seed=SEED + 1), "c")

@@ -101,6 +101,7 @@ def test_a_convolution_of_both_parts_is_that_of_the_images(channels: int) -> Non
 
 
 @needs_compiler
+@pytest.mark.slow
 @pytest.mark.filterwarnings("default")  # the compiler warns of what it does itself
 def test_the_compiler_does_not_cancel_the_parts() -> None:
     """It computes in float32 inside a kernel, and takes x.to(bfloat16).to(float32) for x."""
@@ -159,6 +160,7 @@ def test_a_folded_model_sees_the_images_whole(normalised: bool) -> None:
 
 
 @needs_compiler
+@pytest.mark.slow
 @pytest.mark.filterwarnings("default")
 def test_compiled_it_does_too() -> None:
     x, model = pictures(500), small()
