@@ -69,15 +69,16 @@ def test_training_takes_floats_as_it_takes_bytes() -> None:
     x, y = pixels(32)
     weights = []
     for images in (Images(x, y), Images(to_float(x), y), Images(to_float(x).double(), y.int())):
-        model = nn.Sequential(nn.Flatten(), nn.Linear(16, 4))
+        layer = nn.Linear(16, 4)
+        model = nn.Sequential(nn.Flatten(), layer)
         with torch.no_grad():
-            model[1].weight.copy_(Linear(4).weight)
-            model[1].bias.zero_()
+            layer.weight.copy_(Linear(4).weight)
+            layer.bias.zero_()
         attack = PGD(eps=EPS, steps=1, step_size=EPS)
         plan = Plan(epochs=2, batch_size=8, lr=0.1, valid_attack=attack, augment=Augment(crop_padding=1, flip=True))
         for _ in fit(new_state(model, uniform(4), plan), images, images, Madry(attack=attack), plan):
             pass
-        weights.append(model[1].weight.detach().clone())
+        weights.append(layer.weight.detach().clone())
     assert torch.equal(weights[0], weights[1])
     assert torch.equal(weights[0], weights[2])
     assert not torch.allclose(weights[0], Linear(4).weight.float())
