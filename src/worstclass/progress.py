@@ -87,7 +87,7 @@ class Lines:
         self._lock, self._stop = threading.Lock(), threading.Event()
         self._status: Callable[[], str] | None = None
         self._said = self._began = time.monotonic()
-        self._what, self._first = "", 0.0
+        self._what, self._first, self._training = "", 0.0, False
         self._last: Event | None = None
         self._thread = threading.Thread(target=self._speak, daemon=True)
 
@@ -115,6 +115,9 @@ class Lines:
 
     def step(self, what: str, step: int, steps: int) -> None:
         if what != self._what:
+            if not self._training:  # later epochs have the line of the one before
+                self._say(f"{what}: {steps} steps")
+                self._training = True
             self._begin(what, step - 1)
         self._status = lambda: f"{what}: step {step}/{steps}{self._left(step, steps)} of this epoch"
 

@@ -68,18 +68,25 @@ def test_an_attack_that_is_stopped_has_no_end(capsys: pytest.CaptureFixture[str]
     assert lines_of(capsys) == ["cw: 0/100 images"]
 
 
-def test_an_epoch_and_a_download(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_epoch(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(progress, "INTERVAL", 0.02)
     with Lines() as lines:
-        lines.download("cifar10", 0, 170_000_000)
         lines.step("wat epoch 1/2", 1, 4)
         time.sleep(0.4)
         lines.epoch("the first epoch")
         time.sleep(0.4)
     said = lines_of(capsys)
-    assert said[0] == "cifar10, 170 MB"
+    assert said[0] == "wat epoch 1/2: 4 steps"
     assert said[-1] == "the first epoch"  # nothing runs after it
     assert set(said[1:-1]) == {"wat epoch 1/2: step 1/4, M:SS left of this epoch"}
+
+
+def test_a_download(capsys: pytest.CaptureFixture[str]) -> None:
+    with Lines() as lines:
+        lines.download("cifar10", 0, 170_000_000)
+        lines.download("cifar10", 90_000_000, 170_000_000)
+        lines.step("wat epoch 1/2", 1, 4)
+    assert lines_of(capsys) == ["cifar10, 170 MB", "wat epoch 1/2: 4 steps"]
 
 
 def test_bars_take_the_same_events() -> None:
