@@ -32,6 +32,7 @@ ROWS = {
     "wat-reference-seed3": "WAT (reference variant, seed 3)",
     "frl-rwrm-rate-0.05-seed1": "FRL-RWRM (`frl_margin_rate = 0.05`)",
 }
+ETAS = {"wat-eta0.5-seed1": "WAT (`eta = 0.5`)"}
 CHANGED: dict[str, dict[str, Any]] = {
     "trades-seed2": {"seed": 2},
     "wat-seed2": {"seed": 2},
@@ -39,7 +40,12 @@ CHANGED: dict[str, dict[str, Any]] = {
     "wat-reference-seed3": {"seed": 3},
     "frl-rwrm-rate-0.05-seed1": {"frl_margin_rate": 0.05},
 }  # of the recipe
-HEADINGS = {"results": "# Results", "further-runs": "## Further runs", "rounded-pixels": "## With rounded pixels"}
+HEADINGS = {
+    "results": "# Results",
+    "further-runs": "## Further runs",
+    "table3": "## Table 3: another eta",
+    "rounded-pixels": "## With rounded pixels",
+}
 COLUMNS = ("natural", "pgd-100", "cw", "autoattack")
 
 
@@ -55,7 +61,7 @@ def test_a_published_run(folder: Path) -> None:
     assert card["about"]["epoch"] == kept["epoch"]
     assert card["about"]["part"] == "test"
     assert np.bincount(outcomes.labels).tolist() == [1000] * 10
-    cells = [ROWS[name]]
+    cells = [(ROWS | ETAS)[name]]
     for column in COLUMNS:
         fresh = measure(outcomes.labels, outcomes.predictions[column], card["class_names"])
         cells += [percent(fresh["average"]), f"{percent(fresh['worst'])} {fresh['worst']['class']}"]
@@ -77,7 +83,15 @@ def test_a_published_run(folder: Path) -> None:
 
 def test_every_method_is_there() -> None:
     published = [folder for folder in FOLDERS if folder.parent.name != "rounded-pixels"]
-    assert {folder.name.removeprefix("cifar10-resnet18-") for folder in published} == set(ROWS)
+    assert {folder.name.removeprefix("cifar10-resnet18-") for folder in published} == {*ROWS, *ETAS}
+
+
+def test_table_3_shows_the_paper() -> None:
+    cells = [f"the paper's {ETAS['wat-eta0.5-seed1']}"]
+    for column in COLUMNS:
+        (one,) = [each for each in reported() if (each.table, each.eta, each.attack) == (3, 0.5, column)]
+        cells += [f"{one.average:.2f}", f"{one.worst:.1f}"]
+    assert f"| {' | '.join(cells)} |" in (ROOT / "README.md").read_text().splitlines()
 
 
 def difference(name: str, other: str) -> str:
