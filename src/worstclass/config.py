@@ -311,4 +311,5 @@ def _explain(key: str, error: Any) -> str:
     if isinstance(cause, Exception):
         text = str(cause).removesuffix(".") + "."
         return text if not key or text.startswith(("unknown ", f"{key} '")) else f"{key}: {text}"
-    return f"{key} = {shown(error['input'])}: {error['msg'][0].lower()}{error['msg'][1:]}."
+    hint = f" Did you mean {shown(error['input'])}/255?" if key == "eps" and error["type"] == "less_than_equal" else ""
+    return f"{key} = {shown(error['input'])}: {error['msg'][0].lower()}{error['msg'][1:]}.{hint}"

@@ -230,7 +230,7 @@ MISTAKES: dict[str, tuple[dict[str, Any], list[str]]] = {
     "model": ({"model": "resnet-18"}, ["unknown model 'resnet-18'", "'resnet18'?", "small-cnn", "wrnD-W"]),
     "model depth": ({"model": "wrn11-1"}, ["model 'wrn11-1'", "6n + 4"]),
     "eps 0": ({"eps": 0}, ["eps = 0", "greater than 0"]),
-    "eps in 0..255": ({"eps": 8}, ["eps = 8", "less than or equal to 1"]),
+    "eps in 0..255": ({"eps": 8}, ["eps = 8", "less than or equal to 1", "Did you mean 8/255?"]),
     "eps words": ({"eps": "8/255ths"}, ["eps: '8/255ths' is not a number such as 0.1, 1e-3 or 8/255"]),
     "eps half": ({"eps": "8/"}, ["eps: '8/' is not a number"]),
     "eps by 0": ({"eps": "8/0"}, ["eps: '8/0' is not a number"]),
@@ -283,7 +283,7 @@ def test_a_mistake_is_told_in_one_line(case: str) -> None:
     message = str(caught.value)
     assert message.startswith("my.toml: ")
     assert "\n" not in message
-    assert message.endswith(".")
+    assert message.endswith((".", "?"))
     for fragment in fragments:
         assert fragment in message
 
