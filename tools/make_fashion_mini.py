@@ -4,7 +4,8 @@
     make_fashion_mini.py [FOLDER]     default: where Debian's package dataset-fashion-mnist puts them
 
 The first 1100 training images of each class and its test images from the 301st to the 600th, in their own order,
-mean-pooled from 28x28 to 14x14. (Settings of the demo were once revised after a look at the first 300.) The file is the same for the same input: zip entries carry no time of their own.
+mean-pooled from 28x28 to 14x14; settings of the demo were once revised after a look at the first 300. The file is the
+same for the same input: zip entries carry no time of their own.
 """
 
 import gzip
