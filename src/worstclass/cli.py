@@ -322,7 +322,8 @@ def demo(out: Annotated[Path, typer.Option(help="folder of the demo")] = Path("d
 def main() -> None:
     """Run the command; what the user can put right is one line on standard error and exit code 2."""
     atexit.register(gc.freeze)  # at the end Python would look through all objects, for a second if it has compiled
-    before = signal.signal(signal.SIGTERM, _terminate)
+    # torchrun ends its processes by SIGTERM, and one that waits for another in C++ would not hear a handler of Python
+    before = signal.signal(signal.SIGTERM, _terminate if team_size() == 1 else signal.SIG_DFL)
     try:
         sys.exit(app(standalone_mode=False) or 0)
     except UserError as error:
