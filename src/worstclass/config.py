@@ -16,7 +16,7 @@ from worstclass.errors import UserError, shown, unknown
 from worstclass.files import clean_errors, read_text
 from worstclass.methods import METHODS, check_method
 from worstclass.names import check_data_name, check_model_name
-from worstclass.radius import check_radius
+from worstclass.radius import check_radius, trades_step
 
 if TYPE_CHECKING:  # what needs torch is imported where it is made: a recipe is checked without
     import torch
@@ -160,7 +160,7 @@ class Config(BaseModel):
         """The step of the training attack; a radius that a strategy multiplies has its step multiplied too."""
         if self.attack_step_size is not None:
             return self.attack_step_size
-        return self.eps / 4 if self.method == "frl-rwrm" else 0.007 * (self.eps / (8 / 255))
+        return self.eps / 4 if self.method == "frl-rwrm" else trades_step(self.eps)
 
     def make_objective(self) -> "Objective":
         """The base objective of the method."""

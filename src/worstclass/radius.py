@@ -8,6 +8,11 @@ from typing import Any
 from worstclass.errors import UserError, shown
 
 
+def trades_step(eps: float) -> float:
+    """The step of the attack in training: TRADES's 0.007 at eps = 8/255, exactly, and in proportion elsewhere."""
+    return 0.007 * (eps / (8 / 255))
+
+
 def show_radius(eps: float) -> str:
     """`8/255` for a whole number of grey levels; otherwise up to four digits, such as `0.1`."""
     levels = 255 * eps

@@ -41,15 +41,18 @@ def train_with_progress(
         say(f"{many}{torch.cuda.get_device_name(device)}: {kind}, {engine.precision}{exact}")
     elif team.size > 1:
         say(f"{team.size} processes on CPUs")
+    trained = 0
     try:
         with watch() as progress:
 
             def on_epoch(line: dict[str, Any]) -> None:
+                nonlocal trained
+                trained += 1
                 progress.epoch(epoch_line(line, config, open_run(folder).class_names))
                 if on_record:
                     on_record(line)
 
-            return train_run(
+            run = train_run(
                 config,
                 folder,
                 resume=resume,
@@ -71,6 +74,9 @@ def train_with_progress(
         started = (folder / RECIPE).is_file()
         say(f"\nStopped. Continue with: worstclass train --resume {folder}" if started else "\nStopped.")
         raise typer.Exit(exit_code(stop)) from None
+    if not trained:
+        say(f"All {config.epochs} epochs were trained before: nothing is left to do.")
+    return run
 
 
 def epoch_line(line: dict[str, Any], config: Config, names: Sequence[str]) -> str:

@@ -218,3 +218,10 @@ def test_names() -> None:
             make_attack(wrong, eps=0.1)
     with pytest.raises(UserError, match="Did you mean 'pgd-20'"):
         make_attack("pdg-20", eps=0.1)
+
+
+def test_the_step_of_trades_grows_with_its_radius() -> None:
+    """The paper's at 8/255 to the last bit, and ten of them cross any ball."""
+    assert trades_attack(eps=8 / 255).step_size == 0.007
+    for eps in (1 / 255, 0.1, 0.3, 1.0):
+        assert 2 * eps < 10 * trades_attack(eps=eps).step_size < 3 * eps

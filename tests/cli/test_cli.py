@@ -283,7 +283,9 @@ def test_resume_with_a_damaged_or_foreign_checkpoint(command: Command, tmp_path:
     assert_refused(command("train", "--resume", runs / "small"), f"{LAST} is a checkpoint of another architecture")
     assert contents(tmp_path) == before
     (runs / "small" / LAST).write_bytes(good)
-    assert command("train", "--resume", runs / "small").code == 0
+    finished = command("train", "--resume", runs / "small")
+    assert finished.code == 0
+    assert "nothing is left to do" in finished.out
 
 
 def test_resume_on_other_data(command: Command, tmp_path: Path, tiny_npz: Path) -> None:

@@ -12,7 +12,7 @@ from worstclass.attacks.pgd import PGD
 from worstclass.attacks.square import Square
 from worstclass.errors import choose
 from worstclass.names import Norm, attack_steps
-from worstclass.radius import check_radius
+from worstclass.radius import check_radius, trades_step
 from worstclass.types import BallAttack
 
 __all__ = [
@@ -66,9 +66,10 @@ def validation_pgd(*, eps: float, norm: Norm = "linf") -> PGD:
     return PGD(eps=eps, steps=20, step_size=check_radius(eps, norm) / 4, norm=norm)
 
 
-def trades_attack(*, eps: float, steps: int = 10, step_size: float = 0.007) -> PGD:
-    """The inner attack of TRADES: ascend KL from x + 0.001 * N(0, 1)."""
-    return PGD(eps=eps, steps=steps, step_size=step_size, loss="kl", start="gaussian")
+def trades_attack(*, eps: float, steps: int = 10, step_size: float | None = None) -> PGD:
+    """The inner attack of TRADES: ascend KL from x + 0.001 * N(0, 1), by steps of `trades_step(eps)` unless given."""
+    step = trades_step(check_radius(eps)) if step_size is None else step_size
+    return PGD(eps=eps, steps=steps, step_size=step, loss="kl", start="gaussian")
 
 
 ATTACKS: dict[str, Callable[..., BallAttack]] = {
