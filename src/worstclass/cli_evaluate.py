@@ -143,6 +143,8 @@ def _own_model(
         raise UserError(f"to evaluate '{target}', give {listed} too.")
     check_model_name(target)
     check_data_name(data)
+    ball: Norm = choose("norm", norm or "linf", get_args(Norm))
+    size = radius(eps, ball)
     if not weights.is_file():
         raise UserError(f"there are no weights at {weights}.")
     if weights.suffix in PICKLED:
@@ -150,8 +152,6 @@ def _own_model(
             f"{weights} is a pickle by its name, and none is ever loaded: save the state_dict as safetensors, "
             "with safetensors.torch.save_file(model.state_dict(), PATH)."
         )
-    ball: Norm = choose("norm", norm or "linf", get_args(Norm))
-    size = radius(eps, ball)
 
     def load() -> "Subject":
         from worstclass.subjects import model_subject

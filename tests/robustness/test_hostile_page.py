@@ -87,6 +87,9 @@ def with_texts(source: Path, folder: Path, text: str) -> Path:
     write_json(folder / ABOUT, about)
     with np.load(folder / OUTCOMES) as archive:
         arrays: dict[str, Any] = dict(archive)
+    labels = arrays["labels"]
+    one_class_is_weakest = np.where((labels == 0) & (np.arange(len(labels)) % 2 == 0), 1, labels)
+    arrays |= {"predictions/natural": labels, "predictions/pgd-2": one_class_is_weakest}
     arrays[f"predictions/{text[:90].replace('/', '').replace(chr(92), '')}"] = arrays["predictions/pgd-2"]
     np.savez(folder / OUTCOMES, **arrays)
     return folder

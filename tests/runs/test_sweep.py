@@ -52,7 +52,7 @@ BAD = {
     "nothing to run": ("seeds = [1]", "either recipes or methods"),
     "both kinds": ('recipes = ["fashion-mini-wat"]\nmethods = ["wat"]', "either recipes or methods"),
     "unknown key": ('method = ["wat"]', "unknown key 'method'. Did you mean 'methods'?"),
-    "unknown method": ('methods = ["wta"]', "unknown methods 'wta'. Did you mean 'wat'?"),
+    "unknown method": ('methods = ["wta"]', "unknown method 'wta'. Did you mean 'wat'?"),
     "unknown recipe": ('recipes = ["fashion-mini-wta"]', "Did you mean 'fashion-mini-wat'?"),
     "no seeds": ('methods = ["wat"]\nseeds = []', "seeds = []: "),
     "a word for a seed": ('methods = ["wat"]\nseeds = ["one"]', "seeds = 'one'"),
