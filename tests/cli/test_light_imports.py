@@ -118,8 +118,9 @@ def test_a_shell_completes_commands_recipes_and_runs(here: Path) -> None:
         asked = {"_WORSTCLASS_COMPLETE": "complete_bash", "COMP_WORDS": words, "COMP_CWORD": str(words.count(" "))}
         return "", asked
 
+    named = {"_TYPER_COMPLETE_TEST_DISABLE_SHELL_DETECTION": "1"}  # else it is the shell that started the tests
     lines = ("rep", "train fashion-mini-w", "evaluate ", "train --resume ru", "report runs/")
-    answers = run(*(typed(f"worstclass {line}") for line in lines), ("--show-completion bash", {}), cwd=here)
+    answers = run(*(typed(f"worstclass {line}") for line in lines), ("--show-completion bash", named), cwd=here)
     assert [(code, err, heavy) for code, _, err, heavy in answers] == [(0, "", [])] * 6
     commands, recipes, *runs, script = [out.split() for _, out, _, _ in answers]
     assert commands == ["reproduce", "report"]
