@@ -8,7 +8,8 @@ STAMP := .venv/.installed
 DEMO_STAMP := .venv/.installed-demo
 INSTALL := PYTHON=$(PYTHON) TORCH=$(TORCH) bash tools/install.sh .venv
 
-WORKERS ?= 2
+# One more than two cores: tests that start processes, wait for them and kill them leave a core idle.
+WORKERS ?= 3
 PYTEST := OMP_NUM_THREADS=1 $(BIN)/pytest --numprocesses $(WORKERS) --dist worksteal
 
 # Threads that wait asleep: spinning, they make a step ten times as long where cores are shared.
