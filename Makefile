@@ -12,9 +12,6 @@ INSTALL := PYTHON=$(PYTHON) TORCH=$(TORCH) bash tools/install.sh .venv
 WORKERS ?= 3
 PYTEST := OMP_NUM_THREADS=1 $(BIN)/pytest --numprocesses $(WORKERS) --dist worksteal
 
-# Threads that wait asleep: spinning, they make a step ten times as long where cores are shared.
-export OMP_WAIT_POLICY ?= PASSIVE
-
 .PHONY: demo check lint types laws test test-all setup clean FORCE
 demo: $(DEMO_STAMP)
 	$(BIN)/worstclass demo --out demo

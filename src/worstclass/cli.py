@@ -5,6 +5,8 @@ import gc
 import os
 import signal
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from types import FrameType
 from typing import Annotated, Any, NoReturn, get_args
@@ -36,7 +38,7 @@ from worstclass.errors import (
     what_failed,
 )
 from worstclass.files import write_atomic, write_json
-from worstclass.names import RECIPE, check_run_folder, runs_user_code
+from worstclass.names import check_run_folder, runs_user_code
 from worstclass.options import (
     AllowCode,
     DataDir,
@@ -290,26 +292,12 @@ def demo(out: Annotated[Path, typer.Option(help="folder of the demo")] = Path("d
 
     On the data that ships with the package; a few minutes on a CPU.
     """
-    from worstclass.devices import pick_device
+    from worstclass.demo import RECIPES, train_and_attack
     from worstclass.report import headline, load_results, write_report
-    from worstclass.runs import open_run
-    from worstclass.subjects import CARD, run_subject
-    from worstclass.watched import evaluate_with_progress, train_with_progress
 
-    folders = []
-    for recipe in ("fashion-mini-trades", "fashion-mini-wat"):
-        folder = out / recipe
-        resume = (folder / RECIPE).is_file()
-        config = open_run(folder).config if resume else make_config(read_recipe(recipe))
-        rule(f"{recipe}: " + ("continuing" if resume else "training"))
-        train_with_progress(config, folder, resume=resume, device=pick_device(device))
-        folders.append(folder)
-    rule("attacking both on the test images")
-    for folder in folders:
-        if not (folder / CARD).is_file():
-            say(f"{folder.name}")
-            subject = run_subject(open_run(folder))
-            evaluate_with_progress(subject, ["pgd-100", "cw"], folder, device=pick_device(device))
+    folders = [out / Path(recipe).stem for recipe in RECIPES]
+    rule("TRADES and WAT, side by side: training, then attacks on the test images")
+    train_and_attack(RECIPES, folders, device)
     results = load_results(folders)
     print_table(results)
     for sentence in headline(results):
@@ -321,11 +309,18 @@ def demo(out: Annotated[Path, typer.Option(help="folder of the demo")] = Path("d
 
 def main() -> None:
     """Run the command; what the user can put right is one line on standard error and exit code 2."""
+    with guarded():
+        sys.exit(app(standalone_mode=False) or 0)
+
+
+@contextmanager
+def guarded() -> Iterator[None]:
+    """Around a command: errors become one line and an exit code, and SIGTERM stops as Ctrl-C does."""
     atexit.register(gc.freeze)  # at the end Python would look through all objects, for a second if it has compiled
     # torchrun ends its processes by SIGTERM, and one that waits for another in C++ would not hear a handler of Python
     before = signal.signal(signal.SIGTERM, _terminate if team_size() == 1 else signal.SIG_DFL)
     try:
-        sys.exit(app(standalone_mode=False) or 0)
+        yield
     except UserError as error:
         _fail(str(error), 2)
     except OSError as error:
@@ -334,6 +329,8 @@ def main() -> None:
         _fail(str(error), 1)
     except (KeyboardInterrupt, typer.Abort) as stop:
         _fail("stopped.", exit_code(stop))
+    except typer.Exit as left:
+        sys.exit(left.exit_code)
     except Exception as error:  # the parser's usage errors have no public base class; anything else is a bug
         if not hasattr(error, "format_message"):
             raise

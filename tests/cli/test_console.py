@@ -22,22 +22,31 @@ CPU = torch.device("cpu")
 def test_demo(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     """The demo's command on small recipes: both runs, one table, the page; a second call reuses what is there."""
     data = write_tiny_npz(tmp_path / "tiny.npz")
-    methods = {"fashion-mini-trades": "trades", "fashion-mini-wat": "wat"}
-
-    def small(recipe: str) -> dict[str, object]:
-        return tiny_config(data, method=methods[recipe], epochs=1).model_dump(exclude_none=True)
-
-    monkeypatch.setattr("worstclass.cli.read_recipe", small)
+    recipes = [tmp_path / f"{method}.toml" for method in ("trades", "wat")]
+    for recipe in recipes:
+        recipe.write_text(to_toml(tiny_config(data, method=recipe.stem, epochs=1)))
+    monkeypatch.setattr("worstclass.demo.RECIPES", [str(recipe) for recipe in recipes])
     monkeypatch.chdir(tmp_path)
     app(["demo", "--out", "demo"], standalone_mode=False)
     said = capsys.readouterr().out
-    for word in ("PGD-100", "CW", "TRADES", "WAT", "rho", "demo/report.html", "weakest class"):
+    for word in (
+        "PGD-100",
+        "CW",
+        "TRADES    1/1  loss",
+        "WAT       1/1  loss",
+        "rho",
+        "demo/report.html",
+        "weakest class",
+    ):
         assert word in said
     assert (tmp_path / "demo" / "report.html").is_file()
-    before = (tmp_path / "demo" / "fashion-mini-wat" / "last.safetensors").stat().st_mtime_ns
+    before = (tmp_path / "demo" / "wat" / "last.safetensors").stat().st_mtime_ns
     app(["demo", "--out", "demo"], standalone_mode=False)
-    assert before == (tmp_path / "demo" / "fashion-mini-wat" / "last.safetensors").stat().st_mtime_ns
+    assert before == (tmp_path / "demo" / "wat" / "last.safetensors").stat().st_mtime_ns
     assert "PGD-100" in capsys.readouterr().out
+    (tmp_path / "demo" / "wat" / "recipe.toml").write_text("epochs = 0")
+    with pytest.raises(UserError, match="epochs"):
+        app(["demo", "--out", "demo"], standalone_mode=False)
 
 
 def test_a_line_for_each_epoch(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
