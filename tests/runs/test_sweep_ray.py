@@ -90,19 +90,18 @@ def kill_in_training(folder: Path) -> None:
 def on_ray(folder: Path, during: Callable[[], object]) -> tuple[int, str]:
     """The command on a cluster of its own, two jobs at once; what it printed must be ours alone."""
     words = ["sweep", "sweep.toml", "--out", "out", "--workers", "2", "--checkpoint-minutes", "0", "--device", "cpu"]
-    process = subprocess.Popen(
+    with subprocess.Popen(
         [sys.executable, "-m", "worstclass", *words],
         cwd=folder,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
-    )
-    try:
-        during()
-        out, err = process.communicate(timeout=120)
-    finally:
-        process.kill()
-        process.wait()
+    ) as process:
+        try:
+            during()
+            out, err = process.communicate(timeout=120)
+        finally:
+            process.kill()
     assert err == ""
     assert "raylet" not in out
     return process.returncode, out
