@@ -7,7 +7,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from worstclass.config import make_config, read_recipe
-from worstclass.runs import Run, train_run
+from worstclass.runs.run import Run
+from worstclass.runs.train import train_run
 
 
 def stripes(counts: dict[str, int], seed: int) -> tuple[NDArray[np.uint8], NDArray[np.int64]]:

@@ -9,10 +9,10 @@ import worstclass
 from worstclass.attacks import trades_attack
 from worstclass.config import make_config, read_recipe
 from worstclass.data import Images, open_source, split_validation
+from worstclass.evaluation.targets import evaluate_target, run_target
 from worstclass.methods import METHODS, Method
 from worstclass.report import load_results, write_report
-from worstclass.runs import train_run
-from worstclass.subjects import evaluate_subject, run_subject
+from worstclass.runs.train import train_run
 
 
 class Focal:
@@ -49,7 +49,7 @@ def compare(folder: Path, attack: str = "pgd-20", **settings: object) -> Path:
     for method in ("trades", "focal"):
         recipe = read_recipe("fashion-mini-trades") | {"method": method} | settings
         run = train_run(make_config(recipe), folder / method)
-        evaluate_subject(run_subject(run), [attack], run.folder)
+        evaluate_target(run_target(run), [attack], run.folder)
     write_report(load_results([folder / "trades", folder / "focal"]), folder / "report.html")
     return folder / "report.html"
 

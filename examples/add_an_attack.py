@@ -7,8 +7,9 @@ import torch.nn.functional as F
 from torch import Tensor
 
 import worstclass
-from worstclass import metrics, rng
+from worstclass import rng
 from worstclass.data import Images, open_source, split_validation, to_float
+from worstclass.evaluation import metrics
 from worstclass.rng import Randomness
 
 
@@ -25,11 +26,13 @@ class RandomSigns:
         x: Tensor,
         y: Tensor,
         *,
-        margin: Tensor | None = None,
+        radius_scale: Tensor | None = None,
         generator: Randomness = None,
     ) -> Tensor:
         generator = generator or rng.generator(0, "random-signs", device=x.device)
-        radius = self.eps * (torch.ones_like(y, dtype=x.dtype) if margin is None else margin).view(-1, 1, 1, 1)
+        radius = self.eps * (torch.ones_like(y, dtype=x.dtype) if radius_scale is None else radius_scale).view(
+            -1, 1, 1, 1
+        )
         best, best_loss = x, torch.full_like(y, -torch.inf, dtype=x.dtype)
         with torch.no_grad():
             for _ in range(self.tries):

@@ -10,9 +10,9 @@ import torch.nn.functional as F
 from safetensors.torch import save_file
 from torch import Tensor, nn
 
-from worstclass.checks import load_findings, verdict
 from worstclass.data import open_source, to_float
-from worstclass.subjects import evaluate_subject, model_subject
+from worstclass.evaluation.checks import load_findings, verdict
+from worstclass.evaluation.targets import evaluate_target, model_target
 
 
 class TheirNet(nn.Module):
@@ -38,8 +38,8 @@ def make(num_classes: int, in_channels: int) -> nn.Module:
 
 def audit(weights: Path, data: Path, out: Path, attack: str = "autoattack") -> dict[str, Any]:
     """Attack the model of this file with weights of theirs, on data of ours."""
-    subject = model_subject("audit_a_model:make", weights=weights, data=f"npz:{data}", eps=0.05)
-    card = evaluate_subject(subject, [attack], out, checks=True)
+    target = model_target("audit_a_model:make", weights=weights, data=f"npz:{data}", eps=0.05)
+    card = evaluate_target(target, [attack], out, checks=True)
     column = card["columns"][attack]
     weakest = column["worst"]
     print(f"weakest under {attack}: {weakest['class']}, {100 * weakest['value']:.1f}% hold")

@@ -11,7 +11,7 @@ import sys
 import numpy as np
 from numpy.typing import NDArray
 
-from worstclass import metrics
+from worstclass.evaluation import metrics
 
 SEED = 1
 SIZES = (100, 1000)  # images a class

@@ -13,57 +13,85 @@ __version__ = "0.1.0"
 __all__ = [
     "CSL",
     "FRL",
+    "METHODS",
     "PGD",
     "WAT",
     "Attack",
+    "Augment",
     "ClassHedge",
     "ClassStats",
     "ClassStrategy",
     "ClassWeights",
     "Classifier",
+    "Config",
+    "Engine",
     "Fixed",
     "Hedge",
+    "Images",
     "Losses",
     "Madry",
+    "Method",
     "Natural",
     "Objective",
     "Plan",
+    "Run",
     "Trades",
     "__version__",
+    "autoattack",
+    "evaluate",
+    "evaluate_target",
     "fit",
+    "load_config",
+    "load_results",
     "make_attack",
     "make_model",
+    "model_target",
     "new_state",
+    "open_run",
+    "open_source",
+    "run_target",
+    "split_validation",
+    "trades_attack",
+    "train_run",
+    "write_report",
 ]
 
 if TYPE_CHECKING:
-    from worstclass import config as config
-    from worstclass import data as data
-    from worstclass import evaluate as evaluate
-    from worstclass import metrics as metrics
-    from worstclass import report as report
-    from worstclass import runs as runs
-    from worstclass import subjects as subjects
-    from worstclass.attacks import PGD, make_attack
+    from worstclass.attacks import PGD, autoattack, make_attack, trades_attack
+    from worstclass.config import Config, load_config
+    from worstclass.data import Augment, Images, open_source, split_validation
+    from worstclass.evaluation.evaluate import evaluate
+    from worstclass.evaluation.targets import evaluate_target, model_target, run_target
+    from worstclass.methods import METHODS, Method
     from worstclass.models import make_model
     from worstclass.objectives import Madry, Natural, Trades
+    from worstclass.report import load_results, write_report
+    from worstclass.runs.run import Run, open_run
+    from worstclass.runs.train import train_run
     from worstclass.stats import ClassStats
     from worstclass.strategies import CSL, FRL, WAT, ClassHedge, Fixed, Hedge
-    from worstclass.train import Plan, fit, new_state
+    from worstclass.training import Engine, Plan, fit, new_state
     from worstclass.types import Attack, Classifier, ClassStrategy, ClassWeights, Losses, Objective
 else:
     __getattr__ = importer(
         __name__,
         {
-            "attacks": "PGD make_attack",
+            "attacks": "PGD autoattack make_attack trades_attack",
+            "config": "Config load_config",
+            "data": "Augment Images open_source split_validation",
+            "evaluation.evaluate": "evaluate",
+            "evaluation.targets": "evaluate_target model_target run_target",
+            "methods": "METHODS Method",
             "models": "make_model",
             "objectives": "Madry Natural Trades",
+            "report": "load_results write_report",
+            "runs.run": "Run open_run",
+            "runs.train": "train_run",
             "stats": "ClassStats",
             "strategies": "CSL FRL WAT ClassHedge Fixed Hedge",
-            "train": "Plan fit new_state",
+            "training": "Engine Plan fit new_state",
             "types": "Attack Classifier ClassStrategy ClassWeights Losses Objective",
-        }
-        | dict.fromkeys(("config", "data", "evaluate", "metrics", "report", "runs", "subjects"), ""),
+        },
     )
 
 

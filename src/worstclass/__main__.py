@@ -1,5 +1,5 @@
 """`python -m worstclass` is the command."""
 
-from worstclass.cli import main
+from worstclass.cli.main import main
 
 main()

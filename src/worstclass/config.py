@@ -21,7 +21,7 @@ from worstclass.radius import check_radius, trades_step
 if TYPE_CHECKING:  # what needs torch is imported where it is made: a recipe is checked without
     import torch
 
-    from worstclass.train import Plan
+    from worstclass.training import Plan
     from worstclass.types import ClassStrategy, Objective
 
 MethodName = Annotated[str, AfterValidator(check_method)]
@@ -188,7 +188,7 @@ class Config(BaseModel):
         """The schedule; validation is attacked with `validation_pgd`: 20 steps of eps / 4."""
         from worstclass.attacks import validation_pgd
         from worstclass.data import Augment
-        from worstclass.train import Plan
+        from worstclass.training import Plan
 
         return Plan(
             epochs=self.epochs,
@@ -255,6 +255,11 @@ def parse_settings(settings: Iterable[str]) -> dict[str, Any]:
 def make_config(values: Mapping[str, Any], where: str = "") -> Config:
     """Validate; what is wrong is one line that names the key, the value and what is allowed."""
     return validate(Config, values, where)
+
+
+def load_config(recipe: str, **settings: Any) -> Config:
+    """A recipe, by its name or its path, with settings of your own: `load_config("cifar10-resnet18-wat", seed=2)`."""
+    return make_config(read_recipe(recipe) | settings, "" if settings else recipe)
 
 
 def validate(kind: type[Model], values: Mapping[str, Any], where: str = "") -> Model:

@@ -9,7 +9,7 @@ import torch
 from worstclass.errors import UserError, choose
 from worstclass.names import Precision, check_device_name
 from worstclass.torchrun import team_size
-from worstclass.train.engine import NOT_SUPPORTED, Engine
+from worstclass.training.engine import NOT_SUPPORTED, Engine
 
 
 def pick_device(name: str) -> torch.device:

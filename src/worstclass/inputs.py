@@ -94,7 +94,7 @@ def check_labels(y: Any, size: int, num_classes: int | None = None, *, values: b
             raise UserError(f"labels lie in {low}..{high}, expected {expected}.")
 
 
-def check_batch(x: Tensor, y: Tensor, margin: Tensor | None, eps: float, norm: str) -> Tensor:
+def check_batch(x: Tensor, y: Tensor, radius_scale: Tensor | None, eps: float, norm: str) -> Tensor:
     """The labels as int64, if an attack of radius `eps` can take this batch; values are looked at unless `known`."""
     values = not known()
     if torch.is_inference_mode_enabled():
@@ -103,11 +103,13 @@ def check_batch(x: Tensor, y: Tensor, margin: Tensor | None, eps: float, norm: s
     if not x.is_floating_point():
         raise UserError(f"an attack takes floating-point images in [0, 1], not {x.dtype}: x.float() / 255.")
     check_labels(y, len(x), values=values)
-    if margin is not None:
-        if margin.shape != y.shape:
-            raise UserError(f"margin must be one factor for each image, ({len(y)},), not {tuple(margin.shape)}.")
-        if values and not bool(((margin >= 0) & margin.isfinite()).all()):
-            raise UserError("margin must not be negative, and finite.")
+    if radius_scale is not None:
+        if radius_scale.shape != y.shape:
+            raise UserError(
+                f"radius_scale must be one factor for each image, ({len(y)},), not {tuple(radius_scale.shape)}."
+            )
+        if values and not bool(((radius_scale >= 0) & radius_scale.isfinite()).all()):
+            raise UserError("radius_scale must not be negative, and finite.")
     widest = math.sqrt(x.shape[1:].numel())
     if norm == "l2" and eps > widest * (1 + TOLERANCE):
         raise too_wide(eps, f"images of {tuple(x.shape[1:])} are at most {widest:.4g} apart in L2")

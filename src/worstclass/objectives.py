@@ -33,9 +33,15 @@ class Trades:
     attack: Attack
 
     def perturb(
-        self, model: Classifier, x: Tensor, y: Tensor, *, margin: Tensor | None = None, generator: Randomness = None
+        self,
+        model: Classifier,
+        x: Tensor,
+        y: Tensor,
+        *,
+        radius_scale: Tensor | None = None,
+        generator: Randomness = None,
     ) -> Tensor:
-        return self.attack(model, x, y, margin=margin, generator=generator)
+        return self.attack(model, x, y, radius_scale=radius_scale, generator=generator)
 
     def losses(self, model: Classifier, x: Tensor, x_adv: Tensor, y: Tensor) -> Losses:
         clean, adversarial = model(x), model(x_adv)
@@ -50,9 +56,15 @@ class Madry:
     attack: Attack
 
     def perturb(
-        self, model: Classifier, x: Tensor, y: Tensor, *, margin: Tensor | None = None, generator: Randomness = None
+        self,
+        model: Classifier,
+        x: Tensor,
+        y: Tensor,
+        *,
+        radius_scale: Tensor | None = None,
+        generator: Randomness = None,
     ) -> Tensor:
-        return self.attack(model, x, y, margin=margin, generator=generator)
+        return self.attack(model, x, y, radius_scale=radius_scale, generator=generator)
 
     def losses(self, model: Classifier, x: Tensor, x_adv: Tensor, y: Tensor) -> Losses:
         logits = model(x_adv)
@@ -65,7 +77,13 @@ class Natural:
     """Training on clean images: CE(f(x), y)."""
 
     def perturb(
-        self, model: Classifier, x: Tensor, y: Tensor, *, margin: Tensor | None = None, generator: Randomness = None
+        self,
+        model: Classifier,
+        x: Tensor,
+        y: Tensor,
+        *,
+        radius_scale: Tensor | None = None,
+        generator: Randomness = None,
     ) -> Tensor:
         return x
 

@@ -3,7 +3,7 @@
 import torch
 from torch import Tensor
 
-from worstclass.team import ALONE, Team
+from worstclass.distributed import ALONE, Team
 
 COLUMNS = ("natural_loss", "robust_loss", "natural_correct", "robust_correct")
 
@@ -22,7 +22,7 @@ class ClassStats:
         """Add per-sample values (B,), one for each column; no host sync, and in a fixed order of summation."""
         values = torch.stack([torch.ones_like(y), *(columns[name] for name in COLUMNS)], dim=1).double()
         one_hot = (y[:, None] == self._classes).double()
-        self.table += self._team.sum(one_hot.T @ values)
+        self.table += self._team.all_reduce(one_hot.T @ values)
 
     def reset(self) -> None:
         """Back to zero, in place."""

@@ -24,13 +24,19 @@ class Stateful(Protocol):
 
 
 class Attack(Protocol):
-    """Adversarial images for (x, y). `margin` (B,) multiplies the radius of each sample.
+    """Adversarial images for (x, y). `radius_scale` (B,) multiplies the radius of each sample.
 
     An attack leaves the model as it was: it neither flips train/eval nor touches parameter gradients.
     """
 
     def __call__(
-        self, model: Classifier, x: Tensor, y: Tensor, *, margin: Tensor | None = None, generator: Randomness = None
+        self,
+        model: Classifier,
+        x: Tensor,
+        y: Tensor,
+        *,
+        radius_scale: Tensor | None = None,
+        generator: Randomness = None,
     ) -> Tensor: ...
 
 
@@ -62,7 +68,13 @@ class Objective(Protocol):
     """A base objective: how to perturb a batch, and the per-sample losses on it."""
 
     def perturb(
-        self, model: Classifier, x: Tensor, y: Tensor, *, margin: Tensor | None = None, generator: Randomness = None
+        self,
+        model: Classifier,
+        x: Tensor,
+        y: Tensor,
+        *,
+        radius_scale: Tensor | None = None,
+        generator: Randomness = None,
     ) -> Tensor: ...
 
     def losses(self, model: Classifier, x: Tensor, x_adv: Tensor, y: Tensor) -> Losses: ...
@@ -72,13 +84,13 @@ class Objective(Protocol):
 class ClassWeights:
     """What a strategy decides: three (K,) vectors, written in place so that their storage never changes.
 
-    `natural` and `robust` weigh the two losses of a sample by its class, `margin` scales its attack radius.
+    `natural` and `robust` weigh the two losses of a sample by its class, `radius_scale` scales its attack radius.
     With `normalized` the weighted sums are divided by the sum of the weights instead of the batch size.
     """
 
     natural: Tensor
     robust: Tensor
-    margin: Tensor
+    radius_scale: Tensor
     normalized: bool = False
 
     @classmethod
@@ -88,15 +100,19 @@ class ClassWeights:
 
     def to(self, device: torch.device) -> "ClassWeights":
         """The same weights on another device (before training starts: later the storage is kept)."""
-        return ClassWeights(self.natural.to(device), self.robust.to(device), self.margin.to(device), self.normalized)
+        return ClassWeights(
+            self.natural.to(device), self.robust.to(device), self.radius_scale.to(device), self.normalized
+        )
 
     def vectors(self) -> tuple[Tensor, Tensor, Tensor]:
         """The three vectors themselves."""
-        return self.natural, self.robust, self.margin
+        return self.natural, self.robust, self.radius_scale
 
-    def set(self, *, natural: Tensor | None = None, robust: Tensor | None = None, margin: Tensor | None = None) -> None:
+    def set(
+        self, *, natural: Tensor | None = None, robust: Tensor | None = None, radius_scale: Tensor | None = None
+    ) -> None:
         """Overwrite the given vectors in place."""
-        for target, value in zip(self.vectors(), (natural, robust, margin), strict=True):
+        for target, value in zip(self.vectors(), (natural, robust, radius_scale), strict=True):
             if value is not None:
                 target.copy_(value)
 

@@ -105,10 +105,14 @@ def test_models_that_do_not_classify_are_refused(attack: BallAttack) -> None:
 
 
 def test_margins_are_checked() -> None:
-    for margin, message in ((torch.ones(5), r"\(6,\)"), (-torch.ones(6), "negative"), (torch.ones(6) / 0, "finite")):
+    for radius_scale, message in (
+        (torch.ones(5), r"\(6,\)"),
+        (-torch.ones(6), "negative"),
+        (torch.ones(6) / 0, "finite"),
+    ):
         for attack in EVERY:
             with pytest.raises(UserError, match=message):
-                attack(Linear(3), X, Y, margin=margin)
+                attack(Linear(3), X, Y, radius_scale=radius_scale)
 
 
 def test_a_training_step_looks_at_no_values(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -122,7 +126,7 @@ def test_a_training_step_looks_at_no_values(monkeypatch: pytest.MonkeyPatch) -> 
         for name in ("__int__", "__float__", "__bool__", "item", "tolist"):
             patched.setattr(Tensor, name, waits)
         with values_known():
-            attack(model, X, Y, margin=torch.ones(6), generator=torch.Generator())
+            attack(model, X, Y, radius_scale=torch.ones(6), generator=torch.Generator())
         with pytest.raises(AssertionError, match="waited"):
             attack(model, X, Y, generator=torch.Generator())
 

@@ -133,12 +133,12 @@ def test_kl_attack_raises_the_divergence_to_its_maximum_on_a_linear_model() -> N
 def test_margin_scales_each_radius() -> None:
     model = Linear(5)
     x, y = interior_batch(40, 5, 0.3)
-    margin = torch.linspace(0.0, 3.0, 40, dtype=torch.float64)
+    radius_scale = torch.linspace(0.0, 3.0, 40, dtype=torch.float64)
     for norm in ("linf", "l2"):
         attack = PGD(eps=0.1, steps=30, step_size=0.02, norm=norm)
-        x_adv = attack(model, x, y, margin=margin, generator=generator(0, "a"))
-        assert torch.allclose(distance(x_adv - x, norm), 0.1 * margin, atol=1e-3)
-        assert (distance(x_adv - x, norm) <= 0.1 * margin + 1e-12).all()
+        x_adv = attack(model, x, y, radius_scale=radius_scale, generator=generator(0, "a"))
+        assert torch.allclose(distance(x_adv - x, norm), 0.1 * radius_scale, atol=1e-3)
+        assert (distance(x_adv - x, norm) <= 0.1 * radius_scale + 1e-12).all()
 
 
 def test_any_iterate_is_never_weaker_and_restarts_never_weaken(robust: SmallCNN) -> None:

@@ -10,15 +10,15 @@ from torch import Tensor, nn
 
 from oracles import Linear, interior_batch, smallest_margin
 from robust_cnn import EPS, RADIUS, batch, some
-from worstclass.attacks import APGD, FAB, Ensemble, Square, autoattack, lanes
+from worstclass.attacks import APGD, FAB, Ensemble, Square, active_set, autoattack
 from worstclass.attacks.apgd import checkpoints
 from worstclass.attacks.ball import distance, shortest_step
 from worstclass.attacks.ensemble import NATURAL_ERROR, STANDING
 from worstclass.attacks.losses import dlr_loss, margin, targeted_dlr_loss
 from worstclass.errors import UserError
-from worstclass.evaluate import Event, evaluate
+from worstclass.evaluation.evaluate import Event, evaluate
+from worstclass.evaluation.outcomes import Outcomes, Progress
 from worstclass.models import SmallCNN
-from worstclass.outcomes import Outcomes, Progress
 from worstclass.rng import PerSample, generator
 from worstclass.types import BallAttack, Norm
 
@@ -161,8 +161,8 @@ def test_leaving_early_changes_no_verdict(
     x, y = batch(40)
     sources = PerSample(0, "a", range(40)), PerSample(0, "a", range(40))
     usual = small(EPS).eliminate(robust, x, y, generator=sources[0])
-    monkeypatch.setattr(lanes, "LOOK_EVERY", every)
-    monkeypatch.setattr(lanes, "WORTH_PACKING", share)  # 2: nobody ever leaves
+    monkeypatch.setattr(active_set, "LOOK_EVERY", every)
+    monkeypatch.setattr(active_set, "WORTH_PACKING", share)  # 2: nobody ever leaves
     other = small(EPS).eliminate(robust, x, y, generator=sources[1])
     assert torch.equal(usual.by, other.by)
     if every == 5:  # what is found first stays, though its lane goes on
@@ -173,7 +173,7 @@ def test_claims_are_judged_in_batches_of_few_sizes() -> None:
     sizes = set()
     for count in range(1, 5001):
         images = torch.arange(count).view(-1, 1, 1, 1)
-        filled = lanes.filled_up(images)
+        filled = active_set.filled_up(images)
         assert torch.equal(filled[:count], images)
         assert count <= len(filled) <= 9 / 8 * count
         sizes.add(len(filled))
@@ -235,7 +235,7 @@ def test_margin_scales_each_radius(robust: SmallCNN) -> None:
     for norm in ("linf", "l2"):
         attack = small(RADIUS[norm], norm)
         for part in attack.attacks.values():
-            moved = distance(part(robust, x, y, margin=scale) - x, norm)
+            moved = distance(part(robust, x, y, radius_scale=scale) - x, norm)
             assert (moved <= attack.eps * scale + 1e-5).all()
             assert (moved > attack.eps).any()
 
@@ -293,7 +293,7 @@ def whole(robust: SmallCNN) -> Outcomes:
 def test_an_evaluation_that_was_stopped_goes_on(
     stop_after: int, size: int, robust: SmallCNN, whole: Outcomes, tmp_path: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("worstclass.outcomes.SAVE_EVERY", 0.0)
+    monkeypatch.setattr("worstclass.evaluation.outcomes.SAVE_EVERY", 0.0)
     images = some(32)
     attacks: dict[str, BallAttack] = {"aa": small(EPS)}
     seen: list[Event] = []

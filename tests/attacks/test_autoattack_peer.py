@@ -18,17 +18,17 @@ from torch import Tensor, nn
 
 from robust_cnn import EPS, RADIUS, batch, some
 from tiny import tiny_config, write_tiny_npz
-from worstclass import cli
-from worstclass.attacks import APGD, FAB, Ensemble, Square, autoattack, lanes
+from worstclass.attacks import APGD, FAB, Ensemble, Square, active_set, autoattack
 from worstclass.attacks.apgd import APGDLoss
 from worstclass.attacks.ball import distance
 from worstclass.attacks.losses import margin
 from worstclass.attacks.square import HALVINGS, _bump
+from worstclass.cli import main as cli
 from worstclass.errors import UserError
-from worstclass.evaluate import evaluate
+from worstclass.evaluation.evaluate import evaluate
 from worstclass.models import SmallCNN
 from worstclass.rng import PerSample
-from worstclass.runs import train_run
+from worstclass.runs.train import train_run
 from worstclass.types import Norm
 
 PEER_NORM = {"linf": "Linf", "l2": "L2"}
@@ -63,7 +63,7 @@ def test_apgd_takes_the_same_steps_as_the_public_one(
     loss: APGDLoss, norm: Norm, robust: SmallCNN, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """All 101 iterates of 40 images, from the same start, in float64."""
-    monkeypatch.setattr(lanes, "LOOK_EVERY", 1000)  # nobody leaves, so that the batches can be compared
+    monkeypatch.setattr(active_set, "LOOK_EVERY", 1000)  # nobody leaves, so that the batches can be compared
     model = copy.deepcopy(robust).double()
     x, y = batch(60)
     x = x.double()

@@ -40,7 +40,7 @@ def images(size: int) -> tuple[Tensor, Tensor]:
 def whole_batches(monkeypatch: pytest.MonkeyPatch) -> None:
     """Ours leaves out queries whose answer is known; here all are asked."""
 
-    def ask_all(_: Square, model: nn.Module, lanes: Any, x: Tensor) -> Tensor:
+    def ask_all(_: Square, model: nn.Module, active: Any, x: Tensor) -> Tensor:
         logits: Tensor = model(x)
         return logits
 

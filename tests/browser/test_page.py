@@ -20,9 +20,10 @@ from selenium.webdriver.remote.webelement import WebElement
 
 from tiny import tiny_config, write_tiny_npz
 from worstclass.config import make_config, read_recipe
+from worstclass.evaluation.targets import evaluate_target, run_target
 from worstclass.report import load_results, write_report
-from worstclass.runs import open_run, train_run
-from worstclass.subjects import evaluate_subject, run_subject
+from worstclass.runs.run import open_run
+from worstclass.runs.train import train_run
 
 DRIVER = shutil.which("chromedriver")
 pytestmark = [
@@ -41,7 +42,7 @@ def folders(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
     for method in ("trades", "wat"):
         config = make_config(read_recipe(f"fashion-mini-{method}") | {"epochs": 2, "lr_milestones": [1]})
         run = train_run(config, root / method)
-        evaluate_subject(run_subject(run), ["pgd-5", "cw-5"], root / method)
+        evaluate_target(run_target(run), ["pgd-5", "cw-5"], root / method)
     return [root / "trades", root / "wat"]
 
 
@@ -152,7 +153,7 @@ def test_runs_are_switched_off_and_on_and_one_stays(opened: webdriver.Chrome) ->
 
 def test_one_run_in_depth(opened: webdriver.Chrome, folders: list[Path]) -> None:
     """Confusion and epochs follow the run; the shares are those of the outcomes."""
-    from worstclass.outcomes import Outcomes
+    from worstclass.evaluation.outcomes import Outcomes
 
     choose(opened, "attack", "pgd-5")
     for index, folder in enumerate(folders):
@@ -265,7 +266,7 @@ def test_names_are_words_and_never_code(browser: webdriver.Chrome, tmp_path: Pat
     arrays["class_names"] = np.array([NASTY, "'\"&amp;", "{{ 7 * 7 }}"])
     np.savez(data, **arrays)
     run = train_run(tiny_config(data, epochs=1), tmp_path / "run")
-    evaluate_subject(run_subject(run), ["pgd-5"], run.folder)
+    evaluate_target(run_target(run), ["pgd-5"], run.folder)
     write_report(load_results([run.folder]), tmp_path / "report.html")
     browser.get((tmp_path / "report.html").as_uri())
     assert browser.find_element(By.TAG_NAME, "body").get_attribute("data-ready") == "yes"

@@ -13,13 +13,14 @@ import numpy as np
 import pytest
 
 import worstclass
-from worstclass import cli
+from worstclass.cli import main as cli
 from worstclass.config import Config, make_config, recipe_names, to_toml
 from worstclass.data import sources
 from worstclass.data.cifar import CIFAR10
-from worstclass.keeper import ABOUT, LAST, LOG, SELECTED
 from worstclass.methods import METHODS
-from worstclass.runs import RECIPE, train_run
+from worstclass.names import RECIPE
+from worstclass.runs.saver import ABOUT, LAST, LOG, SELECTED
+from worstclass.runs.train import train_run
 
 
 @dataclass(frozen=True)
@@ -379,7 +380,7 @@ ENDING = """
 import atexit, gc, sys
 atexit.register(lambda: print(f"objects that are not looked at: {gc.get_freeze_count()}"))
 import torch  # it brings most of the objects
-from worstclass.cli import main
+from worstclass.cli.main import main
 sys.argv = ["worstclass", "recipes"]
 main()
 """

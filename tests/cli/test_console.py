@@ -7,14 +7,14 @@ import torch
 
 import worstclass.config
 from tiny import tiny_config, write_tiny_npz
-from worstclass.cli import app
+from worstclass.cli.main import app
+from worstclass.cli.watched import epoch_line, tensorboard_writer, train_with_progress
 from worstclass.config import to_toml
 from worstclass.devices import pick_engine
 from worstclass.errors import UserError
 from worstclass.files import write_json
-from worstclass.runs import open_run
-from worstclass.train.engine import Engine
-from worstclass.watched import epoch_line, tensorboard_writer, train_with_progress
+from worstclass.runs.run import open_run
+from worstclass.training.engine import Engine
 
 CPU = torch.device("cpu")
 
@@ -25,7 +25,7 @@ def test_demo(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.Ca
     recipes = [tmp_path / f"{method}.toml" for method in ("trades", "wat")]
     for recipe in recipes:
         recipe.write_text(to_toml(tiny_config(data, method=recipe.stem, epochs=1)))
-    monkeypatch.setattr("worstclass.demo.RECIPES", [str(recipe) for recipe in recipes])
+    monkeypatch.setattr("worstclass.cli.demo.RECIPES", [str(recipe) for recipe in recipes])
     monkeypatch.chdir(tmp_path)
     app(["demo", "--out", "demo"], standalone_mode=False)
     said = capsys.readouterr().out

@@ -10,8 +10,8 @@ import pytest
 HEAVY = ("torch", "scipy", "matplotlib", "jinja2", "PIL", "safetensors", "ray")
 PROGRAM = f"""
 import contextlib, io, json, os, sys
-from worstclass.cli import main
-import worstclass.console
+from worstclass.cli.main import main
+import worstclass.cli.console
 
 for arguments, environment in json.load(sys.stdin):
     out, err = io.StringIO(), io.StringIO()

@@ -14,14 +14,15 @@ from rich.console import Console
 
 from sweeps import write_sweep
 from tiny import tiny_config, write_tiny_npz
-from worstclass import progress
-from worstclass.cli import app
+from worstclass.cli import progress
+from worstclass.cli.board import Board
+from worstclass.cli.main import app
+from worstclass.cli.progress import Bars, Lines, clock, watch
 from worstclass.config import to_toml
-from worstclass.evaluate import Event
-from worstclass.progress import Bars, Lines, clock, watch
-from worstclass.runs import open_run, train_run
+from worstclass.evaluation.evaluate import Event
+from worstclass.runs.run import open_run
+from worstclass.runs.train import train_run
 from worstclass.sweep import Job
-from worstclass.sweep.board import Board
 
 
 def lines_of(capsys: pytest.CaptureFixture[str]) -> list[str]:

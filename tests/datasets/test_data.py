@@ -16,8 +16,9 @@ from worstclass import rng
 from worstclass.config import make_config
 from worstclass.data import Augment, Images, epoch_order, open_source, sources, split_validation, to_float
 from worstclass.errors import UserError
-from worstclass.runs import open_run, train_run
-from worstclass.subjects import run_subject
+from worstclass.evaluation.targets import run_target
+from worstclass.runs.run import open_run
+from worstclass.runs.train import train_run
 
 pytestmark = pytest.mark.fast
 
@@ -200,8 +201,8 @@ def test_training_never_reads_the_test_part(tmp_path: Path, tiny_npz: Path, tiny
     run = open_run(tmp_path / "run")
     assert len(run.log) == 1
     with pytest.raises(UserError, match="has no array 'x_test'"):
-        run_subject(run)
-    assert len(run_subject(run, part="valid").images) == 12
+        run_target(run)
+    assert len(run_target(run, part="valid").images) == 12
 
 
 def test_training_on_a_folder_needs_no_test_folder(tmp_path: Path, tiny_values: dict[str, Any]) -> None:

@@ -17,9 +17,11 @@ import torch
 import typer
 
 import worstclass
-from worstclass import cli, config, metrics
+from worstclass import config
+from worstclass.cli import main as cli
+from worstclass.distributed import ALONE
+from worstclass.evaluation import metrics
 from worstclass.methods import METHODS
-from worstclass.team import ALONE
 
 pytestmark = pytest.mark.fast
 

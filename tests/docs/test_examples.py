@@ -14,12 +14,12 @@ import pytest
 import torch
 
 from tiny import write_tiny_npz
-from worstclass import cli
-from worstclass.certify import certify_training
+from worstclass.cli import main as cli
 from worstclass.files import read_json
 from worstclass.methods import METHODS
 from worstclass.report import load_results
-from worstclass.runs import open_run
+from worstclass.runs.run import open_run
+from worstclass.theory.certify import certify_training
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 THREE_LINES = [
@@ -129,9 +129,9 @@ def test_the_attack_of_the_example_keeps_the_laws() -> None:
     model = torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(64, 3))
     first, again = (attack(model, x, y, generator=torch.Generator().manual_seed(1)) for _ in range(2))
     assert torch.equal(first, again)
-    margin = torch.tensor([0.0, 0.5, 1, 1, 1, 1])
-    distance = (attack(model, x, y, margin=margin) - x).abs().flatten(1).amax(1)
-    assert bool((distance <= 0.1 * margin + 1e-6).all())
+    radius_scale = torch.tensor([0.0, 0.5, 1, 1, 1, 1])
+    distance = (attack(model, x, y, radius_scale=radius_scale) - x).abs().flatten(1).amax(1)
+    assert bool((distance <= 0.1 * radius_scale + 1e-6).all())
     assert all(parameter.grad is None for parameter in model.parameters())
 
 

@@ -30,9 +30,11 @@ from odd_models import (
 )
 from oracles import unchanged
 from tiny import tiny_config, tiny_run, write_tiny_npz
-from worstclass import cli
 from worstclass.attacks import APGD, FAB, Ensemble, Square, autoattack, pgd
-from worstclass.checks import (
+from worstclass.cli import main as cli
+from worstclass.data import Images, to_float
+from worstclass.errors import UserError
+from worstclass.evaluation.checks import (
     Finding,
     Transfer,
     check_attacks,
@@ -44,14 +46,13 @@ from worstclass.checks import (
     some_of,
     verdict,
 )
-from worstclass.checks import _compare as compare
-from worstclass.data import Images, to_float
-from worstclass.errors import UserError
-from worstclass.evaluate import evaluate
-from worstclass.outcomes import Outcomes
+from worstclass.evaluation.checks import _compare as compare
+from worstclass.evaluation.evaluate import evaluate
+from worstclass.evaluation.outcomes import Outcomes
+from worstclass.evaluation.targets import evaluate_target, load_card, run_target
 from worstclass.rng import PerSample, generator
-from worstclass.runs import Run, train_run
-from worstclass.subjects import evaluate_subject, load_card, run_subject
+from worstclass.runs.run import Run
+from worstclass.runs.train import train_run
 from worstclass.types import BallAttack, Norm
 
 
@@ -67,9 +68,9 @@ def failed(model: nn.Module, images: Images) -> set[str]:
 
 
 def test_a_sound_model_passes_and_is_left_alone(run: Run) -> None:
-    subject = run_subject(run)
-    with unchanged(subject.model):
-        assert failed(subject.model, subject.images) == set()
+    target = run_target(run)
+    with unchanged(target.model):
+        assert failed(target.model, target.images) == set()
 
 
 @pytest.mark.parametrize(
@@ -86,14 +87,14 @@ def test_a_sound_model_passes_and_is_left_alone(run: Run) -> None:
     ],
 )
 def test_each_fault_is_found_and_named(wrapper: type[Wrapped], expected: set[str], run: Run) -> None:
-    subject = run_subject(run)
-    assert failed(wrapper(subject.model), subject.images) == expected
+    target = run_target(run)
+    assert failed(wrapper(target.model), target.images) == expected
 
 
 def test_inputs_outside_the_range_are_found(run: Run) -> None:
-    subject = run_subject(run)
-    x = 2 * to_float(subject.images.x) - 1
-    by_name = {finding.name: finding for finding in check_model(subject.model, x, subject.images.y)}
+    target = run_target(run)
+    x = 2 * to_float(target.images.x) - 1
+    by_name = {finding.name: finding for finding in check_model(target.model, x, target.images.y)}
     assert not by_name["inputs-in-range"].passed
     assert "[0, 1]" in by_name["inputs-in-range"].advice
 
@@ -127,35 +128,35 @@ def test_a_last_iterate_that_hides_successes_is_a_finding() -> None:
 
 
 def test_attacks_relate_as_they_should(run: Run) -> None:
-    subject = run_subject(run)
-    other = copy.deepcopy(subject.model)
+    target = run_target(run)
+    other = copy.deepcopy(target.model)
     noise = generator(0, "noise")
     with torch.no_grad():
         for parameter in other.parameters():
             parameter.mul_(1 + 0.1 * torch.randn(parameter.shape, generator=noise))
-    findings = check_attacks(subject.model, subject.images, num_classes=3, eps=0.05, other=other)
+    findings = check_attacks(target.model, target.images, num_classes=3, eps=0.05, other=other)
     assert [finding.name for finding in findings] == ["huge-radius", "attacks-harm", "more-steps", "transfer"]
     assert all(finding.passed for finding in findings), verdict(findings)
     assert verdict(findings) == "Trustworthy: all 4 checks passed."
 
 
 def test_a_transfer_that_does_no_harm_condemns_nobody(run: Run) -> None:
-    subject = run_subject(run)
-    helping = Masked(subject.model)  # its images make this model surer
-    findings = check_attacks(subject.model, subject.images, num_classes=3, eps=0.05, other=helping)
+    target = run_target(run)
+    helping = Masked(target.model)  # its images make this model surer
+    findings = check_attacks(target.model, target.images, num_classes=3, eps=0.05, other=helping)
     assert all(finding.passed for finding in findings), verdict(findings)
 
 
 def test_masked_gradients_do_not_pass(run: Run) -> None:
-    subject = run_subject(run)
-    masked = Masked(subject.model).eval()
-    findings = check_attacks(masked, subject.images, num_classes=3, eps=0.05, other=subject.model)
+    target = run_target(run)
+    masked = Masked(target.model).eval()
+    findings = check_attacks(masked, target.images, num_classes=3, eps=0.05, other=target.model)
     assert {finding.name for finding in findings if not finding.passed} >= {"huge-radius", "transfer"}
     assert verdict(findings).startswith("Not trustworthy: ")
 
 
 def test_what_was_not_attacked_in_earnest_is_not_trusted(run: Run, tmp_path: Path) -> None:
-    card = evaluate_subject(run_subject(run), ["pgd-5"], tmp_path, checks=True)
+    card = evaluate_target(run_target(run), ["pgd-5"], tmp_path, checks=True)
     assert "strong-attack (run: pgd-5)" in verdict(load_findings(card))
     assert check_strength({"autoattack": autoattack(eps=0.1)}).passed
 
@@ -164,7 +165,7 @@ def test_a_transfer_from_other_data_is_refused_before_anything_runs(run: Run, tm
     data = write_tiny_npz(tmp_path / "four.npz", num_classes=4)
     other = train_run(tiny_config(data, epochs=1), tmp_path / "four")
     with pytest.raises(UserError, match="in 4 classes cannot be tried"):
-        evaluate_subject(run_subject(run), ["pgd-5"], tmp_path / "out", checks=True, transfer=run_subject(other))
+        evaluate_target(run_target(run), ["pgd-5"], tmp_path / "out", checks=True, transfer=run_target(other))
     assert not (tmp_path / "out").exists()
 
 
@@ -185,16 +186,16 @@ def test_more_steps_and_transfer_are_judged_beyond_chance() -> None:
 
 
 def test_findings_are_in_the_card_and_stay_there(run: Run, tmp_path: Path) -> None:
-    subject = run_subject(run)
-    broken = replace(subject, model=Probabilities(subject.model))
-    card = evaluate_subject(broken, ["pgd-5"], tmp_path, checks=True)
+    target = run_target(run)
+    broken = replace(target, model=Probabilities(target.model))
+    card = evaluate_target(broken, ["pgd-5"], tmp_path, checks=True)
     names = [finding["name"] for finding in card["findings"]]
     assert names[:2] == ["inputs-in-range", "evaluation-mode"]
     assert {"logits", "huge-radius", "more-steps", "last-iterate pgd-5"} <= set(names)
     (logits,) = [finding for finding in card["findings"] if finding["name"] == "logits"]
     assert not logits["passed"]
     assert "Return logits" in logits["advice"]
-    later = evaluate_subject(broken, ["apgd-ce"], tmp_path)
+    later = evaluate_target(broken, ["apgd-ce"], tmp_path)
     assert {"huge-radius", "logits"} <= {finding["name"] for finding in later["findings"]}
     assert later["findings"] == load_card(tmp_path)["findings"]
     assert "logits (outputs are probabilities)" in verdict(load_findings(later))
@@ -213,7 +214,7 @@ def test_the_latest_state_of_a_finding_counts() -> None:
 )
 def test_every_part_attacks_every_model(wrapper: Any, run: Run) -> None:
     """Models that no view fits are attacked all the same, and the two records of an outcome agree."""
-    subject = run_subject(run)
+    target = run_target(run)
     attack = Ensemble(
         attacks={
             "apgd-ce": APGD(eps=0.05, steps=5),
@@ -224,7 +225,7 @@ def test_every_part_attacks_every_model(wrapper: Any, run: Run) -> None:
     )
     if wrapper is Detached:  # there is no gradient to follow
         attack = Ensemble(attacks={"square": Square(eps=0.05, queries=50)})
-    outcomes = evaluate(wrapper(subject.model), subject.images, {"all": attack}, must_harm=False)
+    outcomes = evaluate(wrapper(target.model), target.images, {"all": attack}, must_harm=False)
     broken = outcomes.broken_by["all"] != ""
     assert np.array_equal(outcomes.predictions["all"] != outcomes.labels, broken)
     assert broken.sum() > (outcomes.broken_by["all"] == "natural").sum()
@@ -232,19 +233,19 @@ def test_every_part_attacks_every_model(wrapper: Any, run: Run) -> None:
 
 @pytest.mark.parametrize("norm", ["linf", "l2"])
 def test_a_slope_that_is_not_finite_loses_no_image(norm: Norm, run: Run) -> None:
-    subject = run_subject(run)
-    x, y = to_float(subject.images.x), subject.images.y
+    target = run_target(run)
+    x, y = to_float(target.images.x), target.images.y
     x[:, :, 0] = 0
     for attack in (APGD(eps=0.05, norm=norm, steps=5), FAB(eps=0.05, norm=norm, steps=5)):
-        assert attack(Steep(subject.model).eval(), x, y).isfinite().all()
+        assert attack(Steep(target.model).eval(), x, y).isfinite().all()
 
 
 def test_a_quantised_model_is_attacked_with_its_own_gradient(run: Run) -> None:
     """What a trace would have hidden: APGD is as strong as it is on the model itself."""
-    subject = run_subject(run)
-    model = Quantised(subject.model).eval()
-    outcomes = evaluate(model, subject.images, {"apgd": APGD(eps=0.05, steps=20)}, seed=3)
-    x, y = to_float(subject.images.x), subject.images.y
+    target = run_target(run)
+    model = Quantised(target.model).eval()
+    outcomes = evaluate(model, target.images, {"apgd": APGD(eps=0.05, steps=20)}, seed=3)
+    x, y = to_float(target.images.x), target.images.y
     right = model(x).argmax(1) == y
     source = PerSample(3, "evaluate/apgd", right.nonzero().squeeze(1).tolist())
     direct = APGD(eps=0.05, steps=20).breaks(model, x[right], y[right], generator=source)
@@ -258,24 +259,24 @@ class Parameterless(nn.Module):
 
 
 def test_models_without_parameters_and_in_double_precision(run: Run) -> None:
-    subject = run_subject(run)
+    target = run_target(run)
     attack = Ensemble(attacks={"apgd-ce": APGD(eps=0.05, steps=3), "square": Square(eps=0.05, queries=20)})
-    for model in (Parameterless(), copy.deepcopy(subject.model).double()):
-        outcomes = evaluate(model, subject.images, {"pgd": pgd(2, eps=0.05), "both": attack})
+    for model in (Parameterless(), copy.deepcopy(target.model).double()):
+        outcomes = evaluate(model, target.images, {"pgd": pgd(2, eps=0.05), "both": attack})
         assert outcomes.predictions.keys() == {"natural", "pgd", "pgd/any", "both"}
     with pytest.raises(UserError, match="no images"):
-        evaluate(subject.model, subject.images.select(torch.arange(0)), {})
+        evaluate(target.model, target.images.select(torch.arange(0)), {})
 
 
 def test_attacks_that_print_alike_are_not_taken_for_one(run: Run) -> None:
-    subject = run_subject(run)
-    other = copy.deepcopy(subject.model)
+    target = run_target(run)
+    other = copy.deepcopy(target.model)
     with torch.no_grad():
         for parameter in other.parameters():
             parameter.mul_(-1)
-    one, two = (Transfer(source, pgd(3, eps=0.05)) for source in (subject.model, other))
-    both = evaluate(subject.model, subject.images, {"one": one, "two": two}, must_harm=False)
-    alone = evaluate(subject.model, subject.images, {"two": two}, must_harm=False)
+    one, two = (Transfer(source, pgd(3, eps=0.05)) for source in (target.model, other))
+    both = evaluate(target.model, target.images, {"one": one, "two": two}, must_harm=False)
+    alone = evaluate(target.model, target.images, {"two": two}, must_harm=False)
     assert np.array_equal(both.predictions["two"], alone.predictions["two"])
     assert not np.array_equal(both.predictions["one"], both.predictions["two"])
 

@@ -14,20 +14,21 @@ from torch import Tensor, nn
 
 from kills import kill_until_done
 from tiny import tiny_config, tiny_run, write_tiny_npz
-from worstclass import outcomes as outcomes_module
 from worstclass.attacks import APGD, PGD, Ensemble, Square, pgd
-from worstclass.card import make_card
 from worstclass.data import Images, open_source
 from worstclass.errors import AttackError, UserError
-from worstclass.evaluate import Event, batch_that_fits, check_inside, evaluate, memory_of_a_gradient
+from worstclass.evaluation import outcomes as outcomes_module
+from worstclass.evaluation.card import make_card
+from worstclass.evaluation.evaluate import Event, batch_that_fits, check_inside, evaluate, memory_of_a_gradient
+from worstclass.evaluation.metrics import per_class_accuracy
+from worstclass.evaluation.outcomes import Outcomes, Progress
+from worstclass.evaluation.targets import CARD, OUTCOMES, PROGRESS, evaluate_target, load_card, model_target, run_target
 from worstclass.files import read_json, write_json
-from worstclass.keeper import ABOUT, SELECTED
-from worstclass.metrics import per_class_accuracy
-from worstclass.outcomes import Outcomes, Progress
 from worstclass.report import load_results
-from worstclass.runs import Run, fingerprint, open_run, train_run
-from worstclass.subjects import CARD, OUTCOMES, PROGRESS, evaluate_subject, load_card, model_subject, run_subject
-from worstclass.train.checkpoint import load_tensors
+from worstclass.runs.run import Run, fingerprint, open_run
+from worstclass.runs.saver import ABOUT, SELECTED
+from worstclass.runs.train import train_run
+from worstclass.training.checkpoint import load_tensors
 from worstclass.types import Norm
 
 
@@ -37,14 +38,14 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Run:
 
 
 def test_outcomes_and_card(run: Run, tmp_path: Path) -> None:
-    subject = run_subject(run)
-    card = evaluate_subject(subject, ["natural", "pgd-5", "cw-5"], tmp_path)
+    target = run_target(run)
+    card = evaluate_target(target, ["natural", "pgd-5", "cw-5"], tmp_path)
     outcomes = Outcomes.load(tmp_path / OUTCOMES)
     assert set(outcomes.predictions) == {"natural", "pgd-5", "pgd-5/any", "cw-5", "cw-5/any"}
     assert np.array_equal(outcomes.labels, open_source(run.config.data).read("test").y.numpy())
     assert json.loads((tmp_path / CARD).read_text()) == card
     with torch.no_grad():
-        predicted = subject.model(subject.images.x.float() / 255).argmax(1).numpy()
+        predicted = target.model(target.images.x.float() / 255).argmax(1).numpy()
     assert np.array_equal(outcomes.predictions["natural"], predicted)
     for name in ("natural", "pgd-5", "cw-5"):
         column = card["columns"][name]
@@ -66,10 +67,10 @@ def test_outcomes_and_card(run: Run, tmp_path: Path) -> None:
 
 
 def test_batch_size_does_not_matter(run: Run) -> None:
-    subject = run_subject(run)
+    target = run_target(run)
     attacks = {"pgd-5": pgd(5, eps=0.05)}
-    whole = evaluate(subject.model, subject.images, attacks, seed=3)
-    parts = evaluate(subject.model, subject.images, attacks, seed=3, batch_size=7)
+    whole = evaluate(target.model, target.images, attacks, seed=3)
+    parts = evaluate(target.model, target.images, attacks, seed=3, batch_size=7)
     assert whole.labels.tolist() == parts.labels.tolist()
     for name in whole.predictions:
         assert np.array_equal(whole.predictions[name], parts.predictions[name])
@@ -86,28 +87,28 @@ def test_what_an_image_takes_is_measured() -> None:
 
 def test_equal_evaluations_give_equal_bytes(run: Run, tmp_path: Path) -> None:
     for name in ("a", "b"):
-        evaluate_subject(run_subject(run), ["pgd-5"], tmp_path / name)
+        evaluate_target(run_target(run), ["pgd-5"], tmp_path / name)
     for file in (CARD, OUTCOMES):
         assert (tmp_path / "a" / file).read_bytes() == (tmp_path / "b" / file).read_bytes()
 
 
 def test_rho_against_a_base(run: Run, tmp_path: Path) -> None:
-    evaluate_subject(run_subject(run), ["pgd-5"], tmp_path / "base")
-    card = evaluate_subject(run_subject(run, checkpoint="last"), ["pgd-5"], tmp_path / "run", base=tmp_path / "base")
+    evaluate_target(run_target(run), ["pgd-5"], tmp_path / "base")
+    card = evaluate_target(run_target(run, checkpoint="last"), ["pgd-5"], tmp_path / "run", base=tmp_path / "base")
     assert {"rho", "average_difference", "worst_difference", "p_value"} <= set(card["columns"]["pgd-5"]["against_base"])
     with pytest.raises(UserError, match="not been evaluated under cw"):
-        evaluate_subject(run_subject(run), ["cw"], tmp_path / "a", base=tmp_path / "base")
+        evaluate_target(run_target(run), ["cw"], tmp_path / "a", base=tmp_path / "base")
     with pytest.raises(UserError, match="other images"):
-        evaluate_subject(run_subject(run, part="valid"), ["pgd-5"], tmp_path / "b", base=tmp_path / "base")
+        evaluate_target(run_target(run, part="valid"), ["pgd-5"], tmp_path / "b", base=tmp_path / "base")
     with pytest.raises(UserError, match="has not been evaluated"):
-        evaluate_subject(run_subject(run), ["pgd-5"], tmp_path / "c", base=tmp_path)
+        evaluate_target(run_target(run), ["pgd-5"], tmp_path / "c", base=tmp_path)
 
 
 def test_a_second_evaluation_adds_to_the_first(run: Run, tmp_path: Path) -> None:
     """The same weights on the same images: columns are added, as if all had been asked for at once."""
-    evaluate_subject(run_subject(run), ["pgd-5"], tmp_path / "twice")
-    twice = evaluate_subject(run_subject(run), ["cw-5"], tmp_path / "twice")
-    once = evaluate_subject(run_subject(run), ["pgd-5", "cw-5"], tmp_path / "once")
+    evaluate_target(run_target(run), ["pgd-5"], tmp_path / "twice")
+    twice = evaluate_target(run_target(run), ["cw-5"], tmp_path / "twice")
+    once = evaluate_target(run_target(run), ["pgd-5", "cw-5"], tmp_path / "once")
     assert twice == once
     assert Outcomes.load(tmp_path / "twice" / OUTCOMES).predictions.keys() == {
         "natural",
@@ -119,16 +120,16 @@ def test_a_second_evaluation_adds_to_the_first(run: Run, tmp_path: Path) -> None
 
 
 def test_an_evaluation_of_something_else_is_not_overwritten(run: Run, tmp_path: Path) -> None:
-    evaluate_subject(run_subject(run), ["pgd-5"], tmp_path)
+    evaluate_target(run_target(run), ["pgd-5"], tmp_path)
     before = {path.name: path.read_bytes() for path in tmp_path.iterdir()}
     with pytest.raises(UserError, match="evaluation of something else"):
-        evaluate_subject(run_subject(run, part="valid"), ["pgd-5"], tmp_path)
+        evaluate_target(run_target(run, part="valid"), ["pgd-5"], tmp_path)
     with pytest.raises(UserError, match="evaluation of something else"):
-        evaluate_subject(run_subject(run), ["pgd-5"], tmp_path, seed=9)
+        evaluate_target(run_target(run), ["pgd-5"], tmp_path, seed=9)
     assert before == {path.name: path.read_bytes() for path in tmp_path.iterdir()}
     other = train_run(run.config, tmp_path / "other")
     with pytest.raises(UserError, match="holds another run"):
-        evaluate_subject(run_subject(run), ["pgd-5"], other.folder)
+        evaluate_target(run_target(run), ["pgd-5"], other.folder)
 
 
 def test_images_of_another_shape_are_refused(tmp_path: Path) -> None:
@@ -138,7 +139,7 @@ def test_images_of_another_shape_are_refused(tmp_path: Path) -> None:
         arrays = dict(archive)
     np.savez(data, **(arrays | {"x_test": arrays["x_test"][:, :, :6]}))
     with pytest.raises(UserError, match=r"images of \[1, 8, 8\]"):
-        run_subject(run)
+        run_target(run)
 
 
 def test_a_flipped_bit_anywhere_in_a_checkpoint_is_found(run: Run, tmp_path: Path) -> None:
@@ -158,7 +159,7 @@ def test_a_flipped_bit_anywhere_in_a_checkpoint_is_found(run: Run, tmp_path: Pat
 def test_damaged_json_is_named(content: str, run: Run, tmp_path: Path) -> None:
     folder = tmp_path / "run"
     shutil.copytree(run.folder, folder)
-    evaluate_subject(run_subject(open_run(folder)), ["pgd-5"], folder)
+    evaluate_target(run_target(open_run(folder)), ["pgd-5"], folder)
     (folder / CARD).write_text(content)
     with pytest.raises(UserError, match=r"card\.json"):
         load_results([folder])
@@ -169,36 +170,36 @@ def test_damaged_json_is_named(content: str, run: Run, tmp_path: Path) -> None:
 
 def test_runs_that_cannot_be_compared_are_refused(run: Run, tmp_path: Path) -> None:
     """Another radius, or other images with the same labels: no rho, before any attack has run."""
-    evaluate_subject(run_subject(run), ["pgd-5"], tmp_path / "base")
-    subject = run_subject(run)
+    evaluate_target(run_target(run), ["pgd-5"], tmp_path / "base")
+    target = run_target(run)
     with pytest.raises(UserError, match="another eps"):
-        evaluate_subject(replace(subject, eps=0.01), ["pgd-5"], tmp_path / "a", base=tmp_path / "base")
-    brighter = Images(subject.images.x + 1, subject.images.y)
-    about = dict(subject.about) | {"images": fingerprint(brighter)}
+        evaluate_target(replace(target, eps=0.01), ["pgd-5"], tmp_path / "a", base=tmp_path / "base")
+    brighter = Images(target.images.x + 1, target.images.y)
+    about = dict(target.about) | {"images": fingerprint(brighter)}
     with pytest.raises(UserError, match="other images"):
-        evaluate_subject(
-            replace(subject, images=brighter, about=about), ["pgd-5"], tmp_path / "b", base=tmp_path / "base"
+        evaluate_target(
+            replace(target, images=brighter, about=about), ["pgd-5"], tmp_path / "b", base=tmp_path / "base"
         )
 
 
 def test_rho_is_kept_when_columns_are_added(run: Run, tmp_path: Path) -> None:
-    evaluate_subject(run_subject(run, checkpoint="last"), ["pgd-5"], tmp_path / "base")
-    first = evaluate_subject(run_subject(run), ["pgd-5"], tmp_path / "run", base=tmp_path / "base")
-    later = evaluate_subject(run_subject(run), ["cw-5"], tmp_path / "run")
+    evaluate_target(run_target(run, checkpoint="last"), ["pgd-5"], tmp_path / "base")
+    first = evaluate_target(run_target(run), ["pgd-5"], tmp_path / "run", base=tmp_path / "base")
+    later = evaluate_target(run_target(run), ["cw-5"], tmp_path / "run")
     assert later["columns"]["pgd-5"] == first["columns"]["pgd-5"]
 
 
 def test_a_column_that_the_base_lacks_has_no_rho(run: Run, tmp_path: Path) -> None:
     """Asked for, or measured before: what both have is compared, and the rest is named before anything is attacked."""
-    evaluate_subject(run_subject(run, checkpoint="last"), ["pgd-5"], tmp_path / "base")
-    evaluate_subject(run_subject(run), ["cw-5"], tmp_path / "run")
+    evaluate_target(run_target(run, checkpoint="last"), ["pgd-5"], tmp_path / "base")
+    evaluate_target(run_target(run), ["cw-5"], tmp_path / "run")
     heard: list[str] = []
 
     def note(line: str) -> None:
         heard.append(line)
         assert "pgd-5" not in load_card(tmp_path / "run")["columns"]
 
-    card = evaluate_subject(run_subject(run), ["pgd-5", "fgsm"], tmp_path / "run", base=tmp_path / "base", on_note=note)
+    card = evaluate_target(run_target(run), ["pgd-5", "fgsm"], tmp_path / "run", base=tmp_path / "base", on_note=note)
     assert heard == [f"{tmp_path / 'base'} has not been evaluated under fgsm, cw-5: no rho there."]
     compared = {name for name, column in card["columns"].items() if "against_base" in column}
     assert compared == {"natural", "pgd-5"}
@@ -208,41 +209,41 @@ def test_a_column_that_the_base_lacks_has_no_rho(run: Run, tmp_path: Path) -> No
 def test_a_card_says_against_which_base_and_has_one(run: Run, tmp_path: Path) -> None:
     for name, checkpoint in (("first", "selected"), ("second", "last")):
         attacks = ["pgd-5", "cw-5"] if name == "first" else ["pgd-5"]
-        subject = run_subject(run, checkpoint="last" if checkpoint == "last" else "selected")
-        evaluate_subject(subject, attacks, tmp_path / name)
+        target = run_target(run, checkpoint="last" if checkpoint == "last" else "selected")
+        evaluate_target(target, attacks, tmp_path / name)
     weights = {name: load_card(tmp_path / name)["about"]["weights"] for name in ("first", "second")}
     out = tmp_path / "run"
-    card = evaluate_subject(run_subject(run), ["pgd-5", "cw-5"], out, base=tmp_path / "first")
+    card = evaluate_target(run_target(run), ["pgd-5", "cw-5"], out, base=tmp_path / "first")
     assert card["base"]["folder"] == "first"
     assert card["base"]["weights"] == weights["first"]
     assert card["base"]["seed"] == run.config.seed
     assert card["base"]["recipe"]["method"] == run.config.method
-    kept = evaluate_subject(run_subject(run), ["fgsm"], out)  # without one: what was compared stays, and says with what
+    kept = evaluate_target(run_target(run), ["fgsm"], out)  # without one: what was compared stays, and says with what
     assert kept["base"] == card["base"]
     assert "against_base" not in kept["columns"]["fgsm"]
     assert kept["columns"]["cw-5"]["against_base"] == card["columns"]["cw-5"]["against_base"]
-    other = evaluate_subject(run_subject(run), ["pgd-5"], out, base=tmp_path / "second")
+    other = evaluate_target(run_target(run), ["pgd-5"], out, base=tmp_path / "second")
     assert other["base"]["folder"] == "second"
     assert {name for name, column in other["columns"].items() if "against_base" in column} == {"natural", "pgd-5"}
     unknown = read_json(out / CARD)
     del unknown["base"]  # as cards once were
     write_json(out / CARD, unknown)
-    again = evaluate_subject(run_subject(run), ["fgsm"], out)
+    again = evaluate_target(run_target(run), ["fgsm"], out)
     assert "base" not in again
     assert not any("against_base" in column for column in again["columns"].values())
 
 
 def test_a_model_of_nans_gets_no_card(run: Run, tmp_path: Path) -> None:
-    subject = run_subject(run)
+    target = run_target(run)
     with torch.no_grad():
-        next(subject.model.parameters()).fill_(float("nan"))
+        next(target.model.parameters()).fill_(float("nan"))
     with pytest.raises(UserError, match="not finite"):
-        evaluate_subject(subject, ["natural"], tmp_path / "out")
+        evaluate_target(target, ["natural"], tmp_path / "out")
     assert not list((tmp_path / "out").glob("[!.]*"))
 
 
 def test_validation_part_is_the_split_of_training(run: Run) -> None:
-    assert len(run_subject(run, part="valid").images) == run.about["valid_images"]
+    assert len(run_target(run, part="valid").images) == run.about["valid_images"]
 
 
 class Cheat(PGD):
@@ -261,11 +262,11 @@ class Cheat(PGD):
 
 
 def test_an_attack_that_breaks_its_rules_is_an_error(run: Run) -> None:
-    subject = run_subject(run)
+    target = run_target(run)
     with pytest.raises(AttackError, match=r"left its linf ball: distance 0\.06"):
-        evaluate(subject.model, subject.images, {"cheat": Cheat(eps=0.05, steps=1, step_size=0)})
+        evaluate(target.model, target.images, {"cheat": Cheat(eps=0.05, steps=1, step_size=0)})
     with pytest.raises(AttackError, match="left"):  # NaN is nowhere
-        evaluate(subject.model, subject.images, {"cheat": Cheat(eps=0.05, steps=2, step_size=0)})
+        evaluate(target.model, target.images, {"cheat": Cheat(eps=0.05, steps=2, step_size=0)})
     x = torch.full((2, 1, 4, 4), 0.999)
     with pytest.raises(AttackError, match=r"left the image range"):
         check_inside(x, x + 0.01, PGD(eps=0.05, steps=1, step_size=0), "cheat")
@@ -302,9 +303,9 @@ def test_anybodys_model(run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     monkeypatch.syspath_prepend(tmp_path)
     model, _ = run.load_model()
     save_file(dict(model.state_dict()), tmp_path / "weights.safetensors")
-    subject = model_subject("somebody:make", weights=tmp_path / "weights.safetensors", data=run.config.data, eps=0.05)
-    theirs = evaluate_subject(subject, ["pgd-5"], tmp_path / "theirs")
-    ours = evaluate_subject(run_subject(run), ["pgd-5"], tmp_path / "ours")
+    target = model_target("somebody:make", weights=tmp_path / "weights.safetensors", data=run.config.data, eps=0.05)
+    theirs = evaluate_target(target, ["pgd-5"], tmp_path / "theirs")
+    ours = evaluate_target(run_target(run), ["pgd-5"], tmp_path / "ours")
     assert theirs["columns"] == ours["columns"]
 
 
@@ -316,7 +317,7 @@ def test_outcomes_refuse_other_files(tmp_path: Path) -> None:
 
 def continue_evaluation(folder: Path, out: Path) -> None:
     """What a new process does: the same evaluation, in small batches."""
-    evaluate_subject(run_subject(open_run(folder)), ["pgd-20", "apgd-t", "fab-t"], out, batch_size=8)
+    evaluate_target(run_target(open_run(folder)), ["pgd-20", "apgd-t", "fab-t"], out, batch_size=8)
 
 
 def keep_on_evaluating(folder: Path, out: Path) -> None:
@@ -348,15 +349,15 @@ def test_progress_of_something_else_is_not_continued(run: Run, tmp_path: Path) -
     """A damaged file is an error; one of another seed or version is started afresh."""
     (tmp_path / PROGRESS).write_bytes(b"damaged")
     with pytest.raises(UserError, match=r"progress\.npz"):
-        evaluate_subject(run_subject(run), ["apgd-ce"], tmp_path)
+        evaluate_target(run_target(run), ["apgd-ce"], tmp_path)
     (tmp_path / PROGRESS).unlink()
     stale = Progress(tmp_path / PROGRESS, "another seed")
     stale.array(f"apgd-ce {Ensemble(attacks={'apgd-ce': APGD(eps=0.05)})!r} by", np.full(60, 0))
     stale.save()
-    card = evaluate_subject(run_subject(run), ["apgd-ce"], tmp_path)
+    card = evaluate_target(run_target(run), ["apgd-ce"], tmp_path)
     assert (
         card["columns"]["apgd-ce"]
-        == evaluate_subject(run_subject(run), ["apgd-ce"], tmp_path / "b")["columns"]["apgd-ce"]
+        == evaluate_target(run_target(run), ["apgd-ce"], tmp_path / "b")["columns"]["apgd-ce"]
     )
 
 
@@ -370,18 +371,18 @@ def test_any_attack_with_a_ball_can_be_evaluated(run: Run) -> None:
         def __call__(self, model: nn.Module, x: Tensor, y: Tensor, **_: Any) -> Tensor:
             return (x + 0.05).clamp(0, 1)
 
-    subject = run_subject(run)
-    outcomes = evaluate(subject.model, subject.images, {"half": Half()}, batch_size=9)
+    target = run_target(run)
+    outcomes = evaluate(target.model, target.images, {"half": Half()}, batch_size=9)
     with torch.no_grad():
-        predicted = subject.model((subject.images.x / 255 + 0.05).clamp(0, 1)).argmax(1).numpy()
+        predicted = target.model((target.images.x / 255 + 0.05).clamp(0, 1)).argmax(1).numpy()
     assert np.array_equal(outcomes.predictions["half"], predicted)
     assert set(outcomes.predictions) == {"natural", "half"}
 
 
 def test_what_broke_a_sample_is_stored(run: Run, tmp_path: Path) -> None:
-    subject = run_subject(run)
+    target = run_target(run)
     attack = Ensemble(attacks={"apgd-ce": APGD(eps=0.05, steps=5), "square": Square(eps=0.05, queries=20)})
-    outcomes = evaluate(subject.model, subject.images, {"both": attack})
+    outcomes = evaluate(target.model, target.images, {"both": attack})
     outcomes.save(tmp_path / "o.npz")
     loaded = Outcomes.load(tmp_path / "o.npz")
     assert loaded.broken_by.keys() == {"both"}
@@ -389,7 +390,7 @@ def test_what_broke_a_sample_is_stored(run: Run, tmp_path: Path) -> None:
     wrong = loaded.predictions["both"] != loaded.labels
     assert np.array_equal(wrong, loaded.broken_by["both"] != "")
     assert np.array_equal(loaded.predictions["natural"] != loaded.labels, loaded.broken_by["both"] == "natural")
-    card = make_card(loaded, subject.class_names, {"both": attack}, about={})
+    card = make_card(loaded, target.class_names, {"both": attack}, about={})
     counts = card["columns"]["both"]["broken_by"]
     assert list(counts) == ["natural", "apgd-ce", "square", "standing"]
     assert sum(counts.values()) == 60
@@ -407,11 +408,11 @@ def test_one_command_leaves_the_progress_of_another(run: Run, tmp_path: Path, mo
             raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        evaluate_subject(run_subject(run), ["apgd-t"], tmp_path, batch_size=4, notify=stop)
-    evaluate_subject(run_subject(run), ["pgd-5"], tmp_path, batch_size=4)
+        evaluate_target(run_target(run), ["apgd-t"], tmp_path, batch_size=4, notify=stop)
+    evaluate_target(run_target(run), ["pgd-5"], tmp_path, batch_size=4)
     assert (tmp_path / PROGRESS).is_file()
     later: list[Event] = []
-    evaluate_subject(run_subject(run), ["apgd-t"], tmp_path, batch_size=4, notify=later.append)
+    evaluate_target(run_target(run), ["apgd-t"], tmp_path, batch_size=4, notify=later.append)
     assert later[0].done > seen[0].done
     assert not (tmp_path / PROGRESS).exists()
 
@@ -427,9 +428,9 @@ def test_progress_needs_a_key_and_its_own_size(tmp_path: Path) -> None:
 
 
 def test_the_card_says_in_which_precision_was_searched(run: Run, tmp_path: Path) -> None:
-    card = evaluate_subject(run_subject(run), ["apgd-ce", "pgd-5"], tmp_path)
+    card = evaluate_target(run_target(run), ["apgd-ce", "pgd-5"], tmp_path)
     assert card["columns"]["apgd-ce"]["search_precision"] == "fp32"
     assert card["columns"]["pgd-5"]["search_precision"] == "fp32"
     assert "search_precision" not in card["columns"]["natural"]
-    later = evaluate_subject(run_subject(run), ["cw-5"], tmp_path)
+    later = evaluate_target(run_target(run), ["cw-5"], tmp_path)
     assert later["columns"]["apgd-ce"]["search_precision"] == "fp32"

@@ -13,17 +13,17 @@ import torch
 from torch import Tensor, nn
 
 from oracles import Linear, interior_batch, smallest_margin
-from worstclass import metrics
 from worstclass.attacks import PGD, make_attack, pgd
 from worstclass.data import Augment, Images, channel_statistics, make_feed, open_source, to_float
 from worstclass.data.arrays import read_npz
 from worstclass.errors import AttackError, UserError
-from worstclass.evaluate import Event, as_input, evaluate
+from worstclass.evaluation import metrics
+from worstclass.evaluation.evaluate import Event, as_input, evaluate
 from worstclass.models import SmallCNN, make_model
 from worstclass.objectives import Madry
-from worstclass.runs import fingerprint
+from worstclass.runs.run import fingerprint
 from worstclass.strategies import ClassHedge, uniform
-from worstclass.train import Plan, fit, new_state
+from worstclass.training import Plan, fit, new_state
 
 EPS = 0.1
 WEAK: dict[str, Any] = {"pgd": pgd(3, eps=EPS)}

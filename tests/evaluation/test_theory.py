@@ -14,16 +14,17 @@ from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
 from tiny import tiny_config, write_tiny_npz
-from worstclass.certify import certify_run, linear_rows
-from worstclass.cli import app
+from worstclass.cli.main import app
 from worstclass.errors import UserError
-from worstclass.metrics import Floats
+from worstclass.evaluation.metrics import Floats
+from worstclass.evaluation.targets import evaluate_target, run_target
 from worstclass.models import SmallCNN
-from worstclass.runs import Run, open_run, train_run
+from worstclass.runs.run import Run, open_run
+from worstclass.runs.train import train_run
 from worstclass.stats import ClassStats
 from worstclass.strategies import WAT
-from worstclass.subjects import evaluate_subject, run_subject
-from worstclass.theory import (
+from worstclass.theory.certify import certify_run, linear_rows
+from worstclass.theory.theorems import (
     hedge_weights,
     linear_robust_error,
     massart,
@@ -225,8 +226,8 @@ def test_a_run_is_certified(method: str, tiny: Path, tmp_path: Path) -> None:
     assert {a.name: a.holds for a in first.assumptions}["the weights are Hedge's"] == (method == "wat")
     assert "no outcomes" in second.verdict
     assert "small-cnn" in third.verdict
-    evaluate_subject(run_subject(run), ["pgd-5"], run.folder)
-    evaluate_subject(run_subject(run, checkpoint="last"), ["pgd-5"], tmp_path / "last")
+    evaluate_target(run_target(run), ["pgd-5"], run.folder)
+    evaluate_target(run_target(run, checkpoint="last"), ["pgd-5"], tmp_path / "last")
     _, one, _ = certify_run(run)
     _, both, _ = certify_run(run, others=[tmp_path / "last"])
     accuracy = json.loads((run.folder / "card.json").read_text())["columns"]["pgd-5"]["worst"]["value"]
@@ -245,7 +246,7 @@ def test_a_linear_run_has_all_three(tiny: Path, tmp_path: Path, monkeypatch: pyt
     )
     monkeypatch.syspath_prepend(tmp_path)
     run = train_run(tiny_config(tiny, model="flat:make"), tmp_path / "run", allow_code=True)
-    evaluate_subject(run_subject(run, allow_code=True), ["pgd-20"], run.folder)
+    evaluate_target(run_target(run, allow_code=True), ["pgd-20"], run.folder)
     arguments = ["certify", str(run.folder), "--allow-code", "--out", str(tmp_path / "c.json")]
     app(arguments, standalone_mode=False)
     shown = capsys.readouterr().out
@@ -255,7 +256,7 @@ def test_a_linear_run_has_all_three(tiny: Path, tmp_path: Path, monkeypatch: pyt
     model, _ = open_run(run.folder).load_model(allow_code=True)
     rows = linear_rows(model)
     assert rows is not None
-    images = run_subject(run, allow_code=True).images
+    images = run_target(run, allow_code=True).images
     x = images.x.flatten(1).double().numpy() / 255
     robust = linear_robust_error(rows, x, images.y.numpy(), eps=run.config.eps)
     assert third["left"] == pytest.approx(max(robust[images.y.numpy() == k].mean() for k in range(3)))

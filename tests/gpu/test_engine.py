@@ -15,18 +15,19 @@ from torch import Tensor, nn
 
 from tiny import assert_same_run, tiny_config, write_tiny_npz
 from worstclass.attacks import pgd, trades_attack
-from worstclass.attacks.fused import fused_conv
+from worstclass.attacks.conv_relu import fused_conv
 from worstclass.config import make_config, to_toml
 from worstclass.data import Images, to_float
 from worstclass.execution import no_waiting
-from worstclass.keeper import LAST, SELECTED
 from worstclass.models import make_model
 from worstclass.objectives import Natural
-from worstclass.runs import open_run, train_run
+from worstclass.runs.run import open_run
+from worstclass.runs.saver import LAST, SELECTED
+from worstclass.runs.train import train_run
 from worstclass.stats import ClassStats
-from worstclass.train.engine import Captured, Engine
-from worstclass.train.state import State, new_state
-from worstclass.train.work import Work, prepare
+from worstclass.training.engine import Captured, Engine
+from worstclass.training.prepare import Work, prepare
+from worstclass.training.state import State, new_state
 
 pytestmark = [
     pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU"),
@@ -47,8 +48,8 @@ def data(size: int = 512) -> Images:
 def float64(monkeypatch: pytest.MonkeyPatch) -> None:
     """Steps in float64. In float32 a sign step turns the rounding of a tiny gradient into a whole step, and two right
     engines drift apart within a few steps; in float64 what is left is a difference in what they compute."""
-    for module in ("step", "work"):
-        monkeypatch.setattr(f"worstclass.train.{module}.to_float", lambda x: x.double() / 255)
+    for module in ("step", "prepare"):
+        monkeypatch.setattr(f"worstclass.training.{module}.to_float", lambda x: x.double() / 255)
 
 
 def uneven() -> ClassStats:

@@ -7,8 +7,9 @@ import torch
 
 from tiny import assert_same_run, tiny_config, write_tiny_npz
 from worstclass.data import Images, Streamed
-from worstclass.runs import open_run, train_run
-from worstclass.train.engine import Engine
+from worstclass.runs.run import open_run
+from worstclass.runs.train import train_run
+from worstclass.training.engine import Engine
 
 pytestmark = [
     pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU"),

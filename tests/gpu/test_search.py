@@ -9,14 +9,14 @@ import torch.nn.functional as F
 from numpy.typing import NDArray
 
 from worstclass.attacks import APGD, FAB, PGD, Ensemble, Square, cw, pgd, trades_attack
-from worstclass.attacks.lanes import Hunt, Lanes
-from worstclass.attacks.view import Recorded, Strict, recorded, search_view
+from worstclass.attacks.active_set import ActiveSet, Search
+from worstclass.attacks.search_model import Recorded, Strict, recorded, search_model
 from worstclass.data import Images, to_float
-from worstclass.evaluate import LARGEST_BATCH, batch_that_fits, evaluate
+from worstclass.evaluation.evaluate import LARGEST_BATCH, batch_that_fits, evaluate
 from worstclass.execution import Precision
 from worstclass.models import make_model
 from worstclass.objectives import Natural, kl_divergence
-from worstclass.train.engine import Engine, OneGraph
+from worstclass.training.engine import Engine, OneGraph
 
 pytestmark = [
     pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU"),
@@ -149,7 +149,7 @@ def test_attacks_of_an_evaluation_are_captured(
 def test_what_is_captured_is_the_model(trained: tuple[torch.nn.Module, Images]) -> None:
     model, images = trained
     x = to_float(images.x.cuda())
-    view = search_view(model, x, precision="bf16")
+    view = search_model(model, x, precision="bf16")
     replayed = recorded(view, x)
     assert isinstance(replayed, Recorded)
     for scale in (1.0, 0.5):  # what was recorded is not repeated, other images have other gradients
@@ -163,7 +163,7 @@ def test_what_is_captured_is_the_model(trained: tuple[torch.nn.Module, Images]) 
 def test_every_break_is_confirmed(trained: tuple[torch.nn.Module, Images]) -> None:
     model, images = trained
     x, y = to_float(images.x.cuda()), images.y.cuda()
-    broken = ATTACK.eliminate(search_view(model, x, precision="bf16"), x, y, judge=Strict(model))
+    broken = ATTACK.eliminate(search_model(model, x, precision="bf16"), x, y, judge=Strict(model))
     assert torch.equal(Strict(model)(broken.x_adv).argmax(1) != y, broken.by != -1)
 
 
@@ -174,24 +174,24 @@ def test_no_sync_between_two_looks(
     """Torch raises where the host would wait for the device, except while claims are judged."""
     model, images = trained
     x, y = to_float(images.x.cuda()), images.y.cuda()
-    view = search_view(model, x, precision="bf16")
-    usual_run, usual_settle = Hunt.run, Hunt.settle
+    view = search_model(model, x, precision="bf16")
+    usual_run, usual_settle = Search.run, Search.settle
 
-    def settle(self: Hunt, lanes: Lanes) -> Lanes:
+    def settle(self: Search, active: ActiveSet) -> ActiveSet:
         torch.cuda.set_sync_debug_mode("default")
-        lanes = usual_settle(self, lanes)
+        active = usual_settle(self, active)
         torch.cuda.set_sync_debug_mode("error")
-        return lanes
+        return active
 
-    def run(self: Hunt, *arguments: Any) -> None:
+    def run(self: Search, *arguments: Any) -> None:
         torch.cuda.set_sync_debug_mode("error")
         try:
             usual_run(self, *arguments)
         finally:
             torch.cuda.set_sync_debug_mode("default")
 
-    monkeypatch.setattr(Hunt, "settle", settle)
-    monkeypatch.setattr(Hunt, "run", run)
+    monkeypatch.setattr(Search, "settle", settle)
+    monkeypatch.setattr(Search, "run", run)
     ATTACK.attacks[name].breaks(view, x, y, judge=Strict(model))
 
 

@@ -9,11 +9,11 @@ import torch
 import torch.distributed as dist
 
 from tiny import tiny_config, write_tiny_npz
-from worstclass.keeper import LAST
-from worstclass.runs import train_run
-from worstclass.team import ALONE, Team
-from worstclass.train.checkpoint import load_tensors
-from worstclass.train.engine import Engine
+from worstclass.distributed import ALONE, Team
+from worstclass.runs.saver import LAST
+from worstclass.runs.train import train_run
+from worstclass.training.checkpoint import load_tensors
+from worstclass.training.engine import Engine
 
 pytestmark = [
     pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU"),

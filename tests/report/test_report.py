@@ -21,16 +21,17 @@ from safetensors.torch import save_file
 
 from tiny import SEED, tiny_config, tiny_run
 from worstclass.attacks import PGD
-from worstclass.console import print_table
+from worstclass.cli.console import print_table
 from worstclass.errors import UserError
-from worstclass.outcomes import Outcomes
+from worstclass.evaluation.outcomes import Outcomes
+from worstclass.evaluation.targets import evaluate_target, model_target, run_target
 from worstclass.radius import show_radii, show_radius
 from worstclass.report import figures, headline, load_results, rich_table, write_report
 from worstclass.report.gallery import make_gallery
 from worstclass.report.page import page_data
 from worstclass.report.tables import notes, number, percent, rows
-from worstclass.runs import open_run, train_run
-from worstclass.subjects import evaluate_subject, model_subject, run_subject
+from worstclass.runs.run import open_run
+from worstclass.runs.train import train_run
 
 
 @pytest.fixture(scope="module")
@@ -40,7 +41,7 @@ def folders(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
     base = tiny_run(root, "trades", epochs=2)
     other = train_run(tiny_config(root / "tiny.npz", method="wat", epochs=2), root / "wat")
     for run in (base, other):
-        evaluate_subject(run_subject(run), ["pgd-5"], run.folder)
+        evaluate_target(run_target(run), ["pgd-5"], run.folder)
     return [base.folder, other.folder]
 
 
@@ -157,8 +158,8 @@ def test_seeds_are_compared_with_their_own_kind(folders: list[Path], tmp_path: P
 def test_an_epoch_that_was_not_selected_is_named(folders: list[Path], tmp_path: Path) -> None:
     """And folders of one name by where they are."""
     for folder in folders:
-        subject = run_subject(open_run(folder), checkpoint="last")
-        evaluate_subject(subject, ["pgd-5"], tmp_path / folder.name / "last")
+        target = run_target(open_run(folder), checkpoint="last")
+        evaluate_target(target, ["pgd-5"], tmp_path / folder.name / "last")
     apart = load_results([*folders, tmp_path / "wat" / "last"])
     assert [result.title for result in apart] == ["TRADES", "WAT, selected epoch", "WAT, last epoch"]
     for name in ("a", "b"):
@@ -241,7 +242,7 @@ def test_a_natural_run_is_never_the_base(folders: list[Path], tmp_path: Path) ->
     """Its accuracy under attack is next to nothing, and rho against it says nothing."""
     data = folders[0].parent / "tiny.npz"
     run = train_run(tiny_config(data, method="natural", epochs=1), tmp_path / "natural")
-    evaluate_subject(run_subject(run), ["pgd-5"], run.folder)
+    evaluate_target(run_target(run), ["pgd-5"], run.folder)
     assert [result.is_base for result in load_results([run.folder, *folders])] == [False, True, False]
     alone = load_results([run.folder, folders[1]])
     assert not any("against_base" in column for result in alone for column in result.columns.values())
@@ -251,13 +252,13 @@ def test_a_natural_run_is_never_the_base(folders: list[Path], tmp_path: Path) ->
 def test_runs_with_other_attacks_or_radii(folders: list[Path], tmp_path: Path) -> None:
     data = folders[0].parent / "tiny.npz"
     run = train_run(tiny_config(data, epochs=1), tmp_path / "cw")
-    evaluate_subject(run_subject(run), ["cw-5"], run.folder)
+    evaluate_target(run_target(run), ["cw-5"], run.folder)
     write_report(load_results([folders[0], run.folder]), tmp_path / "report.html")
     drawn = {path.stem for path in tmp_path.iterdir()}
     assert "classwise-natural" in drawn
     assert "classwise-cw-5" not in drawn
     wider = train_run(tiny_config(data, epochs=1, eps=0.1, attack_step_size=0.06), tmp_path / "wider")
-    evaluate_subject(run_subject(wider), ["pgd-5"], wider.folder)
+    evaluate_target(run_target(wider), ["pgd-5"], wider.folder)
     with pytest.raises(UserError, match="another eps"):
         load_results([folders[0], wider.folder])
 
@@ -322,7 +323,7 @@ def test_what_training_took_is_on_the_page(folders: list[Path], tmp_path: Path) 
 def test_only_what_can_be_compared_is_shown_together(folders: list[Path], tmp_path: Path) -> None:
     """Without a vanilla run too: other images, and another part of the data."""
     run = open_run(folders[1])
-    evaluate_subject(run_subject(run, part="valid"), ["pgd-5"], tmp_path / "valid")
+    evaluate_target(run_target(run, part="valid"), ["pgd-5"], tmp_path / "valid")
     shutil.copy(run.folder / "recipe.toml", tmp_path / "valid")
     shutil.copy(run.folder / "run.json", tmp_path / "valid")
     with pytest.raises(UserError, match="on other images"):
@@ -332,10 +333,10 @@ def test_only_what_can_be_compared_is_shown_together(folders: list[Path], tmp_pa
 def test_the_gallery_is_of_what_was_evaluated(folders: list[Path], tmp_path: Path) -> None:
     """The part and the checkpoint of the card; and nothing if they have changed since."""
     run = tiny_run(tmp_path)
-    evaluate_subject(run_subject(run, part="valid"), ["pgd-5"], run.folder)
+    evaluate_target(run_target(run, part="valid"), ["pgd-5"], run.folder)
     (result,) = load_results([run.folder])
     pictures = make_gallery(result, "pgd-5").pictures
-    valid = {bytes(image.numpy().tobytes()) for image in run_subject(run, part="valid").images.x[:, 0]}
+    valid = {bytes(image.numpy().tobytes()) for image in run_target(run, part="valid").images.x[:, 0]}
     assert pictures
     for picture in pictures:
         clean = np.asarray(Image.open(io.BytesIO(base64.b64decode(picture.clean.partition(",")[2]))))
@@ -390,11 +391,11 @@ def test_a_gallery_without_weights_says_so(folders: list[Path], tmp_path: Path) 
 def test_the_gallery_shows_what_fools(folders: list[Path], tmp_path: Path) -> None:
     """Decoded again, the images are those of the test set; the sums are within eps of them and taken for another."""
     run = tiny_run(tmp_path)
-    evaluate_subject(run_subject(run), ["pgd-5"], run.folder)
+    evaluate_target(run_target(run), ["pgd-5"], run.folder)
     (result,) = load_results([run.folder])
     gallery = make_gallery(result, "pgd-5")
-    subject = run_subject(run)
-    tests = {bytes(image.numpy().tobytes()) for image in subject.images.x[:, 0]}
+    target = run_target(run)
+    tests = {bytes(image.numpy().tobytes()) for image in target.images.x[:, 0]}
 
     def decoded(uri: str) -> Any:
         return np.asarray(Image.open(io.BytesIO(base64.b64decode(uri.partition(",")[2]))))
@@ -432,10 +433,8 @@ def test_somebody_elses_model_has_a_page_too(folders: list[Path], tmp_path: Path
     run = open_run(folders[0])
     model, _ = run.load_model()
     save_file(model.state_dict(), tmp_path / "w.safetensors")
-    subject = model_subject(
-        "theirs:build", weights=tmp_path / "w.safetensors", data=run.config.data, eps=run.config.eps
-    )
-    evaluate_subject(subject, ["pgd-5"], tmp_path / "audit")
+    target = model_target("theirs:build", weights=tmp_path / "w.safetensors", data=run.config.data, eps=run.config.eps)
+    evaluate_target(target, ["pgd-5"], tmp_path / "audit")
     for folders_shown in ([tmp_path / "audit"], [folders[0], tmp_path / "audit"]):
         results = load_results(folders_shown)
         assert results[-1].title == "audit"

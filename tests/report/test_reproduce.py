@@ -12,12 +12,13 @@ import numpy as np
 import pytest
 
 from tiny import SEED, tiny_config, tiny_run, write_tiny_npz
-from worstclass.cli import app
+from worstclass.cli.main import app
 from worstclass.errors import UserError
-from worstclass.paper import reported
+from worstclass.evaluation.targets import evaluate_target, run_target
 from worstclass.reproduce import FIGURES, FORMATS, TABLES, draw_figure, make_table, render
-from worstclass.runs import open_run, train_run
-from worstclass.subjects import evaluate_subject, run_subject
+from worstclass.reproduce.paper import reported
+from worstclass.runs.run import open_run
+from worstclass.runs.train import train_run
 
 ROOT = Path(__file__).parents[2]
 WAT = ROOT / "results" / "cifar10-resnet18-wat-seed1"
@@ -39,7 +40,7 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     for name, settings in methods.items():
         made[name] = train_run(tiny_config(root / "tiny.npz", epochs=1, eps=0.02, **settings), root / name).folder
     for folder in made.values():
-        evaluate_subject(run_subject(open_run(folder)), ["pgd-20", "cw", "apgd-ce"], folder)
+        evaluate_target(run_target(open_run(folder)), ["pgd-20", "cw", "apgd-ce"], folder)
     return made
 
 
@@ -138,7 +139,7 @@ def test_seeds_have_a_line_each(runs: dict[str, Path], tmp_path: Path) -> None:
     again = train_run(
         tiny_config(runs["wat"].parent / "tiny.npz", epochs=1, eps=0.02, seed=SEED + 1), tmp_path / "wat2"
     )
-    evaluate_subject(run_subject(again), ["cw"], again.folder)
+    evaluate_target(run_target(again), ["cw"], again.folder)
     (block,) = make_table("table4", [runs["trades"], runs["wat"], again.folder]).blocks
     assert [line.title for line in block.lines if line.title.startswith("WAT, seed")] == [
         f"WAT, seed {SEED}",
@@ -231,7 +232,7 @@ def test_the_weight_of_a_class(runs: dict[str, Path], tmp_path: Path) -> None:
         settings: dict[str, Any] = {"method": "fixed", "focus_class": 3, "focus_weight": weight}
         data = write_tiny_npz(tmp_path / "four.npz", num_classes=4)
         run = train_run(tiny_config(data, epochs=1, **settings), tmp_path / str(weight))
-        evaluate_subject(run_subject(run), ["pgd-20"], run.folder)
+        evaluate_target(run_target(run), ["pgd-20"], run.folder)
         folders.append(run.folder)
     figure, remarks = draw_figure("figure3", folders)
     average = figure.axes[0].get_lines()[0]

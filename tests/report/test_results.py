@@ -6,14 +6,14 @@ from typing import Any
 import numpy as np
 import pytest
 
-from worstclass.card import measure
 from worstclass.config import make_config, read_recipe
-from worstclass.metrics import compare
-from worstclass.outcomes import ANY, Outcomes
-from worstclass.paper import Reported, reported
+from worstclass.evaluation.card import measure
+from worstclass.evaluation.metrics import compare
+from worstclass.evaluation.outcomes import ANY, Outcomes
+from worstclass.evaluation.targets import CARD, OUTCOMES, load_card
 from worstclass.report.tables import percent
-from worstclass.runs import open_run
-from worstclass.subjects import CARD, OUTCOMES, load_card
+from worstclass.reproduce.paper import Reported, reported
+from worstclass.runs.run import open_run
 
 pytestmark = pytest.mark.fast
 

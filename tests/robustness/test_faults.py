@@ -17,10 +17,12 @@ from kills import FORKS, kill_until_done
 from tiny import tiny_config, write_tiny_npz
 from worstclass.config import make_config, to_toml
 from worstclass.errors import UserError
+from worstclass.evaluation.targets import evaluate_target, run_target
 from worstclass.files import keep_previous, locked
-from worstclass.keeper import LAST, LOG, PREVIOUS, SELECTED
-from worstclass.runs import RECIPE, open_run, train_run
-from worstclass.subjects import evaluate_subject, run_subject
+from worstclass.names import RECIPE
+from worstclass.runs.run import open_run
+from worstclass.runs.saver import LAST, LOG, PREVIOUS, SELECTED
+from worstclass.runs.train import train_run
 
 
 @pytest.fixture(scope="module")
@@ -63,9 +65,9 @@ def test_a_second_process_is_refused_and_a_kill_lets_go(data: Path, tmp_path: Pa
 def test_two_evaluations_into_one_folder_are_not(data: Path, tmp_path: Path) -> None:
     run = train_run(tiny_config(data, epochs=1), tmp_path / "run")
     with locked(run.folder, "evaluate"), pytest.raises(UserError, match="in use"):
-        evaluate_subject(run_subject(run), ["pgd-2"], run.folder)
+        evaluate_target(run_target(run), ["pgd-2"], run.folder)
     with locked(run.folder, "train"):  # a run that goes on may be evaluated
-        evaluate_subject(run_subject(run), ["pgd-2"], run.folder)
+        evaluate_target(run_target(run), ["pgd-2"], run.folder)
 
 
 def truncate(path: Path) -> None:

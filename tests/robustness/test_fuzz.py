@@ -25,17 +25,17 @@ import hostile
 from cifar_files import FILES10, SMALL10
 from mutate import any_value, harm_bytes, harm_value
 from tiny import tiny_config, write_tiny_npz
-from worstclass.checks import load_findings
 from worstclass.config import Config, make_config, read_recipe, recipe_names, to_toml
 from worstclass.data import Images, open_source
 from worstclass.data.cifar import read_cifar, read_cifar_names
 from worstclass.errors import UserError
-from worstclass.outcomes import Outcomes
-from worstclass.runs import train_run
+from worstclass.evaluation.checks import load_findings
+from worstclass.evaluation.outcomes import Outcomes
+from worstclass.evaluation.targets import CARD, evaluate_target, load_card, run_target
+from worstclass.runs.train import train_run
 from worstclass.strategies import WAT
-from worstclass.subjects import CARD, evaluate_subject, load_card, run_subject
-from worstclass.train import State, new_state
-from worstclass.train.checkpoint import load_state, load_tensors, save_state, save_tensors
+from worstclass.training import State, new_state
+from worstclass.training.checkpoint import load_state, load_tensors, save_state, save_tensors
 
 Case = Callable[[random.Random], tuple[Any, Callable[[], None]]]
 Fuzz = Callable[[Case], None]
@@ -319,7 +319,7 @@ def test_checkpoints(folder: Path, fuzz: Fuzz) -> None:
 def evaluated(tmp_path_factory: pytest.TempPathFactory) -> Path:
     root = tmp_path_factory.mktemp("fuzz")
     run = train_run(tiny_config(write_tiny_npz(root / "tiny.npz"), epochs=1), root / "run")
-    evaluate_subject(run_subject(run), ["pgd-2"], run.folder)
+    evaluate_target(run_target(run), ["pgd-2"], run.folder)
     return run.folder
 
 

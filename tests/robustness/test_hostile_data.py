@@ -40,7 +40,7 @@ LIMITED = """
 import resource, sys, time
 from worstclass.data import open_source
 from worstclass.errors import UserError
-from worstclass.outcomes import Outcomes
+from worstclass.evaluation.outcomes import Outcomes
 from pathlib import Path
 import PIL.Image
 with open("/proc/self/statm") as file:

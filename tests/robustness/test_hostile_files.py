@@ -18,11 +18,13 @@ from tiny import GREY, picture, tiny_config, write_tiny_npz
 from worstclass.config import make_config, read_recipe
 from worstclass.data import open_source
 from worstclass.data.cifar import read_cifar, read_cifar_names
-from worstclass.keeper import ABOUT, LAST, LOG, SELECTED
+from worstclass.evaluation.targets import CARD, OUTCOMES, PROGRESS, evaluate_target, model_target, run_target
+from worstclass.names import RECIPE
 from worstclass.report import load_results
-from worstclass.runs import RECIPE, open_run, train_run
-from worstclass.subjects import CARD, OUTCOMES, PROGRESS, evaluate_subject, model_subject, run_subject
-from worstclass.train.checkpoint import load_tensors
+from worstclass.runs.run import open_run
+from worstclass.runs.saver import ABOUT, LAST, LOG, SELECTED
+from worstclass.runs.train import train_run
+from worstclass.training.checkpoint import load_tensors
 
 
 @pytest.fixture(scope="module")
@@ -30,7 +32,7 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A run, evaluated."""
     root = tmp_path_factory.mktemp("hostile")
     run = train_run(tiny_config(write_tiny_npz(root / "tiny.npz"), method="trades", epochs=1), root / "run")
-    evaluate_subject(run_subject(run), ["pgd-2"], run.folder)
+    evaluate_target(run_target(run), ["pgd-2"], run.folder)
     return run.folder
 
 
@@ -48,7 +50,7 @@ def use(run: Path, name: str) -> None:
     elif name == SELECTED:
         open_run(run).load_model()
     elif name == PROGRESS:
-        evaluate_subject(run_subject(open_run(run)), ["pgd-3"], run)
+        evaluate_target(run_target(open_run(run)), ["pgd-3"], run)
     else:
         load_results([run])
 
@@ -72,7 +74,7 @@ def test_a_pickle_is_run_nowhere(make: Callable[[Path], bytes], run: Path, tmp_p
     one_line(lambda: load_tensors(evil, ours=False))
     one_line(lambda: read_recipe(str(evil)))
     data = open_run(run).config.data
-    one_line(lambda: model_subject("worstclass.models:SmallCNN", weights=evil, data=data, eps=0.1))
+    one_line(lambda: model_target("worstclass.models:SmallCNN", weights=evil, data=data, eps=0.1))
     picture(tmp_path / "images" / "train" / "a" / "0.png", GREY[0])
     picture(tmp_path / "images" / "train" / "b" / "0.png", GREY[0])
     (tmp_path / "images" / "train" / "b" / "0.png").write_bytes(make(mark))

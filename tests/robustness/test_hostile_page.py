@@ -13,13 +13,13 @@ import pytest
 
 from mutate import harm_value
 from tiny import tiny_config, write_tiny_npz
-from worstclass.console import say
+from worstclass.cli.console import say
 from worstclass.errors import UserError
+from worstclass.evaluation.targets import CARD, OUTCOMES, evaluate_target, run_target
 from worstclass.files import write_json
-from worstclass.keeper import ABOUT
 from worstclass.report import figures, load_results, write_report
-from worstclass.runs import train_run
-from worstclass.subjects import CARD, OUTCOMES, evaluate_subject, run_subject
+from worstclass.runs.saver import ABOUT
+from worstclass.runs.train import train_run
 
 EVIL = [
     "</script><script>alert(1)</script>",
@@ -68,7 +68,7 @@ class Structure(HTMLParser):
 def evaluated(tmp_path_factory: pytest.TempPathFactory) -> Path:
     root = tmp_path_factory.mktemp("page")
     run = train_run(tiny_config(write_tiny_npz(root / "tiny.npz"), method="trades", epochs=1), root / "run")
-    evaluate_subject(run_subject(run), ["pgd-2"], run.folder)
+    evaluate_target(run_target(run), ["pgd-2"], run.folder)
     return run.folder
 
 

@@ -13,9 +13,9 @@ from tiny import tiny_config, write_tiny_npz
 from worstclass import files
 from worstclass.errors import UserError
 from worstclass.files import Npz, keep_previous, locked, write_npz
-from worstclass.keeper import LAST, PREVIOUS
-from worstclass.runs import train_run
-from worstclass.train.checkpoint import load_tensors
+from worstclass.runs.saver import LAST, PREVIOUS
+from worstclass.runs.train import train_run
+from worstclass.training.checkpoint import load_tensors
 
 LOCKS_ELSEWHERE = """
 import errno, fcntl as unix, os, pathlib, sys, types, warnings

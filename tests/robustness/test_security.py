@@ -12,16 +12,18 @@ import torch
 from safetensors.torch import save_file
 
 from tiny import tiny_config, write_tiny_npz
-from worstclass.certify import certify_run
 from worstclass.config import MAX_RECIPE, make_config, to_toml
 from worstclass.data.folders import FORMATS, MAX_PIXELS
 from worstclass.errors import UserError
+from worstclass.evaluation.targets import evaluate_target, model_target, run_target
 from worstclass.files import MAX_RATIO, MAX_TEXT, SMALL_ARCHIVE
-from worstclass.keeper import MAX_LOG, SELECTED
+from worstclass.names import RECIPE
 from worstclass.report import load_results, write_report
-from worstclass.runs import RECIPE, open_run, train_run
-from worstclass.subjects import evaluate_subject, model_subject, run_subject
-from worstclass.train.checkpoint import load_tensors, save_tensors
+from worstclass.runs.run import open_run
+from worstclass.runs.saver import MAX_LOG, SELECTED
+from worstclass.runs.train import train_run
+from worstclass.theory.certify import certify_run
+from worstclass.training.checkpoint import load_tensors, save_tensors
 
 ROOT = Path(__file__).parents[2]
 SOURCES = sorted([*(ROOT / "src").rglob("*.py"), *(ROOT / "tools").rglob("*.py"), *(ROOT / "examples").rglob("*.py")])
@@ -137,7 +139,7 @@ def marked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def test_a_recipe_does_not_start_code_by_itself(name: str, marked: Path, data: Path, tmp_path: Path) -> None:
     """Training, continuing, evaluating, reporting and certifying: with the name of a factory put into a good run."""
     run = train_run(tiny_config(data, epochs=1), tmp_path / "run")
-    evaluate_subject(run_subject(run), ["pgd-2"], run.folder)
+    evaluate_target(run_target(run), ["pgd-2"], run.folder)
     evil = make_config(run.config.model_dump() | {"model": name})
     with pytest.raises(UserError, match="--allow-code"):
         train_run(evil, tmp_path / "new")
@@ -150,7 +152,7 @@ def test_a_recipe_does_not_start_code_by_itself(name: str, marked: Path, data: P
         with pytest.raises(UserError, match="--allow-code"):
             forged.load_model(checkpoint)
     with pytest.raises(UserError, match="--allow-code"):
-        run_subject(forged)
+        run_target(forged)
     assert "--allow-code" in str(certify_run(forged)[2].assumptions)
     write_report(load_results([run.folder]), tmp_path / "report.html")
     assert "pass --allow-code" in (tmp_path / "report.html").read_text()
@@ -173,10 +175,10 @@ def test_a_checkpoint_names_no_code(marked: Path, data: Path, tmp_path: Path) ->
     assert (type(model).__name__, epoch) == ("SmallCNN", 1)
     weights = {name.removeprefix("model."): tensor for name, tensor in tensors.items()}
     save_file(weights, tmp_path / "w.safetensors", metadata={key: str(value) for key, value in evil.items()})
-    subject = model_subject(
+    target = model_target(
         "worstclass.models:SmallCNN", weights=tmp_path / "w.safetensors", data=run.config.data, eps=0.1
     )
-    assert torch.equal(subject.model.state_dict()["conv1.weight"], weights["conv1.weight"])
+    assert torch.equal(target.model.state_dict()["conv1.weight"], weights["conv1.weight"])
     assert not marked.exists()
 
 

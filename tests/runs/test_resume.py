@@ -15,9 +15,11 @@ from kills import kill_until_done
 from tiny import assert_same_run, tiny_config, write_tiny_npz
 from worstclass.config import make_config, to_toml
 from worstclass.errors import UserError
-from worstclass.keeper import LAST, LOG, SELECTED
-from worstclass.runs import RECIPE, open_run, train_run
-from worstclass.train.checkpoint import load_tensors, save_tensors
+from worstclass.names import RECIPE
+from worstclass.runs.run import open_run
+from worstclass.runs.saver import LAST, LOG, SELECTED
+from worstclass.runs.train import train_run
+from worstclass.training.checkpoint import load_tensors, save_tensors
 
 
 @pytest.fixture(scope="module")
@@ -220,9 +222,8 @@ def test_ctrl_c_says_how_to_go_on(data: Path, tmp_path: Path) -> None:
     config = tiny_config(data, epochs=500)
     (tmp_path / "r.toml").write_text(to_toml(config))
     # a job in the background of a script inherits an ignored SIGINT; at a terminal it is Python's own handler
-    start = (
-        "import signal; signal.signal(signal.SIGINT, signal.default_int_handler); import worstclass.cli as c; c.main()"
-    )
+    handler = "import signal; signal.signal(signal.SIGINT, signal.default_int_handler)"
+    start = f"{handler}; import worstclass.cli.main as c; c.main()"
     command = [sys.executable, "-c", start, "train", str(tmp_path / "r.toml"), "--out", str(tmp_path / "run")]
     command += ["--checkpoint-minutes", "0.02"]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:

@@ -15,13 +15,13 @@ from rich.console import Console
 from kills import kill_until_done
 from sweeps import ATTACKS, assert_same_job, by_hand, sweep_in, working_in, write_sweep
 from tiny import tiny_config, write_tiny_npz
-from worstclass import cli
+from worstclass.cli import main as cli
 from worstclass.config import Config, to_toml
 from worstclass.errors import UserError
+from worstclass.evaluation.targets import CARD, evaluate_target, run_target
 from worstclass.files import locked, read_json
-from worstclass.keeper import LAST
-from worstclass.runs import train_run
-from worstclass.subjects import CARD, evaluate_subject, run_subject
+from worstclass.runs.saver import LAST
+from worstclass.runs.train import train_run
 from worstclass.sweep import RESULTS, Failure, Job, Setup, Sweep, board, expand, jobs, read_sweep
 from worstclass.sweep.results import summarize
 
@@ -252,7 +252,7 @@ def test_failed_jobs_do_not_stop_the_others(tmp_path: Path, monkeypatch: pytest.
             raise RuntimeError("a device gave up\nand more")
         return train_run(config, folder, **options)
 
-    monkeypatch.setattr(jobs, "train_run", train)
+    monkeypatch.setattr(jobs, "train", train)
     assert sweep_in(tmp_path) == 1
     said = capsys.readouterr().out
     assert "2 of 3 jobs failed" in said
@@ -264,7 +264,7 @@ def test_failed_jobs_do_not_stop_the_others(tmp_path: Path, monkeypatch: pytest.
     assert "traceback" not in bad
     assert "Traceback" in odd["traceback"]
     assert (tmp_path / "out" / "good-seed1" / LAST).is_file()
-    monkeypatch.setattr(jobs, "train_run", train_run)
+    monkeypatch.setattr(jobs, "train", train)
     assert sweep_in(tmp_path) == 1
     assert [line["state"] for line in read_json(tmp_path / "out" / RESULTS)["jobs"]] == ["failed", "done", "done"]
 
@@ -290,7 +290,7 @@ def test_ctrl_c_says_how_to_go_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
         raise KeyboardInterrupt
 
     write_sweep(tmp_path / "sweep.toml", 'methods = ["trades"]')
-    monkeypatch.setattr(jobs, "train_run", stop)
+    monkeypatch.setattr(jobs, "train", stop)
     assert sweep_in(tmp_path) == 130
     assert "The same command goes on" in capsys.readouterr().out
 
@@ -320,7 +320,7 @@ def test_a_row_follows_the_folder(tmp_path: Path) -> None:
     again = board.Row(job, done=False)  # by a later sweep: nobody has taken the folder yet
     again.refresh()
     assert again.title == "waiting"
-    evaluate_subject(run_subject(run), ["fgsm"], job.folder, notify=look)
+    evaluate_target(run_target(run), ["fgsm"], job.folder, notify=look)
     assert seen[-1] == "evaluating"
     row.end(None)
     assert row.title == "done"

@@ -17,12 +17,13 @@ import torch
 
 from sweeps import assert_same_job, by_hand, sweep_in, working_in, write_sweep
 from tiny import assert_same_run, tiny_config, write_tiny_npz
-from worstclass import cli
+from worstclass.cli import main as cli
 from worstclass.config import to_toml
 from worstclass.errors import UserError
 from worstclass.files import read_json
-from worstclass.keeper import LAST
-from worstclass.runs import open_run, train_run
+from worstclass.runs.run import open_run
+from worstclass.runs.saver import LAST
+from worstclass.runs.train import train_run
 from worstclass.sweep import RESULTS, jobs, ray_cluster, ray_is_installed
 
 needs_ray = pytest.mark.skipif(not ray_is_installed(), reason="Ray is not installed")

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 FORKS = multiprocessing.get_context("forkserver")
-FORKS.set_forkserver_preload(["worstclass.cli", "pytest", "hypothesis"])  # once, not in each process
+FORKS.set_forkserver_preload(["worstclass.cli.main", "pytest", "hypothesis"])  # once, not in each process
 
 
 def kill_until_done(

@@ -20,7 +20,7 @@ from worstclass.attacks import PGD
 from worstclass.data import open_source, to_float
 from worstclass.models import SmallCNN
 from worstclass.rng import generator
-from worstclass.runs import train_run
+from worstclass.runs.train import train_run
 
 
 def train_robust() -> SmallCNN:

@@ -8,10 +8,11 @@ from pathlib import Path
 from typing import Any
 
 from tiny import assert_same_run, tiny_config, write_tiny_npz
-from worstclass import cli
+from worstclass.cli import main as cli
 from worstclass.config import Config, to_toml
-from worstclass.runs import RECIPE, train_run
-from worstclass.subjects import CARD, OUTCOMES, evaluate_subject, run_subject
+from worstclass.evaluation.targets import CARD, OUTCOMES, evaluate_target, run_target
+from worstclass.names import RECIPE
+from worstclass.runs.train import train_run
 
 ATTACKS = ("natural", "fgsm")
 
@@ -38,7 +39,7 @@ def working_in(folder: Path) -> Iterator[None]:
 
 def by_hand(config: Config, folder: Path) -> None:
     run = train_run(config, folder)
-    evaluate_subject(run_subject(run), list(ATTACKS), folder)
+    evaluate_target(run_target(run), list(ATTACKS), folder)
 
 
 def assert_same_job(one: Path, other: Path) -> None:

@@ -13,12 +13,13 @@ import torch
 from torch import Tensor, nn
 
 from worstclass.config import make_config
+from worstclass.distributed import Team, joined
 from worstclass.errors import UserError
-from worstclass.runs import open_run, train_run
-from worstclass.subjects import evaluate_subject, run_subject
-from worstclass.team import Team, joined
-from worstclass.train import distributed
-from worstclass.train.engine import Engine
+from worstclass.evaluation.targets import evaluate_target, run_target
+from worstclass.runs.run import open_run
+from worstclass.runs.train import train_run
+from worstclass.training import data_parallel
+from worstclass.training.engine import Engine
 
 
 def train(team: Team, config: dict[str, Any], out: str, resume: bool = False, compiled: bool = False) -> None:
@@ -36,8 +37,8 @@ def train(team: Team, config: dict[str, Any], out: str, resume: bool = False, co
 
 
 def evaluate(team: Team, run: str, attacks: list[str], out: str) -> None:
-    subject = run_subject(open_run(Path(run)), allow_code=True)
-    card = evaluate_subject(subject, attacks, Path(out), batch_size=7, team=team)
+    target = run_target(open_run(Path(run)), allow_code=True)
+    card = evaluate_target(target, attacks, Path(out), batch_size=7, team=team)
     assert bool(card) == team.leads
 
 
@@ -50,7 +51,7 @@ def share(team: Team) -> None:
     with torch.no_grad():
         for tensor in model.state_dict().values():
             tensor.fill_(5 + team.rank)
-    distributed.share(model, team)
+    data_parallel.share(model, team)
     assert all(bool((tensor == 5).all()) for tensor in model.state_dict().values())
 
     wanted: dict[str, Tensor | None] = {}
@@ -60,7 +61,7 @@ def share(team: Team) -> None:
         if parameter.requires_grad and (number + team.rank) % 2 == 0:  # each is used by one process
             parameter.grad = grad.contiguous(memory_format=layout(parameter))
     model["conv"].bias.grad, wanted["conv.bias"] = torch.full((3,), 10.0 + team.rank), torch.full((3,), 21.0)  # by both
-    distributed.sum_gradients(model, team)
+    data_parallel.sum_gradients(model, team)
     for name, parameter in model.named_parameters():
         torch.testing.assert_close(parameter.grad, wanted[name], rtol=0, atol=0)
         assert parameter.grad is None or parameter.grad.stride() == parameter.stride()
@@ -74,7 +75,7 @@ def differ(team: Team) -> None:
     """Models that are not alike are an error on every process, though they have as many numbers."""
     for shapes in ([(2, 3), (3, 2)], [(2, 3), (3, 3)]):
         with pytest.raises(UserError, match="different models"):
-            distributed.share(nn.Linear(*shapes[team.rank], bias=False), team)
+            data_parallel.share(nn.Linear(*shapes[team.rank], bias=False), team)
 
 
 JOBS: dict[str, Callable[..., None]] = {"train": train, "evaluate": evaluate, "share": share, "differ": differ}

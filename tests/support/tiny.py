@@ -11,9 +11,10 @@ from torch import nn
 
 from robust_cnn import load_cnn
 from worstclass.config import Config, make_config
-from worstclass.keeper import LAST, LOG, SELECTED
-from worstclass.runs import Run, train_run
-from worstclass.train.checkpoint import load_tensors, save_tensors
+from worstclass.runs.run import Run
+from worstclass.runs.saver import LAST, LOG, SELECTED
+from worstclass.runs.train import train_run
+from worstclass.training.checkpoint import load_tensors, save_tensors
 
 SEED = int(os.environ.get("WORSTCLASS_TEST_SEED", "1"))
 """Of all that tests train: what they assert holds for any seed."""

@@ -18,7 +18,7 @@ import torch
 from torch import Tensor, nn
 
 import worstclass
-from worstclass.attacks import fused
+from worstclass.attacks import conv_relu
 from worstclass.attacks.folding import fold
 from worstclass.bench.training import possible
 from worstclass.devices import pick_engine
@@ -27,8 +27,8 @@ from worstclass.execution import allow_tf32
 from worstclass.models import SmallCNN, make_model
 from worstclass.models.normalization import Head
 from worstclass.objectives import Natural
-from worstclass.train import engine as engine_module
-from worstclass.train.engine import OPERATIONS, Captured, Engine, OneGraph, keep_traces
+from worstclass.training import engine as engine_module
+from worstclass.training.engine import OPERATIONS, Captured, Engine, OneGraph, keep_traces
 
 needs_compiler = pytest.mark.skipif(shutil.which("g++") is None, reason="needs a compiler")
 
@@ -77,7 +77,7 @@ class Small(nn.Module):
         self.weight, self.head = nn.Parameter(torch.ones(4, 1, 3, 3)), Head(4, 3)
 
     def forward(self, x: Tensor) -> Tensor:
-        logits: Tensor = self.head(fused.fused_conv(x, self.weight, x.new_zeros(4), None, [1, 1], [1, 1], [1, 1], 1))
+        logits: Tensor = self.head(conv_relu.fused_conv(x, self.weight, x.new_zeros(4), None, [1, 1], [1, 1], [1, 1], 1))
         return logits
 
 
@@ -159,7 +159,7 @@ REMARKABLE = """
 import sys
 from types import SimpleNamespace
 import torch
-from worstclass.train import engine
+from worstclass.training import engine
 
 class Asking(torch.nn.Module):
     def forward(self, x):

@@ -22,19 +22,21 @@ from torch import nn
 
 import team_models
 from tiny import assert_same_run, put_weights, tiny_config, write_tiny_npz
-from worstclass.cli import app
+from worstclass.cli.main import app
 from worstclass.config import make_config, to_toml
 from worstclass.data import open_source
+from worstclass.distributed import Team
 from worstclass.errors import UserError
-from worstclass.keeper import ABOUT, LAST, LOG
-from worstclass.models.synced import sync_norms
-from worstclass.outcomes import Outcomes
-from worstclass.runs import RECIPE, build_model, open_run, train_run
-from worstclass.subjects import OUTCOMES, evaluate_subject, run_subject
-from worstclass.team import Team
+from worstclass.evaluation.outcomes import Outcomes
+from worstclass.evaluation.targets import OUTCOMES, evaluate_target, run_target
+from worstclass.models.sync_batchnorm import sync_norms
+from worstclass.names import RECIPE
+from worstclass.runs.run import build_model, open_run
+from worstclass.runs.saver import ABOUT, LAST, LOG
+from worstclass.runs.train import train_run
 from worstclass.torchrun import follows, team_size
-from worstclass.train import fit, new_state
-from worstclass.train.checkpoint import load_tensors
+from worstclass.training import fit, new_state
+from worstclass.training.checkpoint import load_tensors
 
 HERE = Path(__file__).parents[1] / "support"
 METHODS = ["natural", "pgd-at", "trades", "fixed", "wat", "frl-rw", "frl-rwrm", "csl"]
@@ -110,7 +112,7 @@ def runs(tmp_path_factory: pytest.TempPathFactory, full: bool) -> Path:
     values = settings(data, "trades", model="team_models:shipped", epochs=1)
     shipped = train_run(make_config(values), root / "shipped", allow_code=True)
     put_weights(shipped, team_models.shipped(num_classes=3, in_channels=1))
-    evaluate_subject(run_subject(shipped, allow_code=True), attacks, root / "1-outcomes")
+    evaluate_target(run_target(shipped, allow_code=True), attacks, root / "1-outcomes")
     for size in (2, 3):
         jobs = [("train", {"config": values, "out": root / f"{size}-{name}"}) for name, values in configs.items()]
         jobs += [("train", {"config": configs["normed"], "out": root / f"{size}-compiled", "compiled": True})]
@@ -280,7 +282,7 @@ def test_processes_that_were_not_started_alike_are_refused(tmp_path: Path) -> No
     script = tmp_path / "script.py"
     script.write_text(
         "import os, torch\n"
-        "from worstclass.team import joined\n"
+        "from worstclass.distributed import joined\n"
         "with joined(torch.device('cpu')) as team:\n"
         "    team.check_same('same', 'never')\n"
         "    try:\n"

@@ -18,8 +18,8 @@ from worstclass.execution import allow_tf32
 from worstclass.models import make_model
 from worstclass.objectives import Madry
 from worstclass.strategies import uniform
-from worstclass.train import Plan, fit, new_state
-from worstclass.train.engine import Engine, determinism
+from worstclass.training import Plan, fit, new_state
+from worstclass.training.engine import Engine, determinism
 
 
 def tiny_fit(epochs: int) -> tuple[Any, ...]:

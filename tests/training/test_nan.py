@@ -12,11 +12,12 @@ from tiny import tiny_config, write_tiny_npz
 from worstclass.attacks import make_attack
 from worstclass.data import Images, open_source
 from worstclass.errors import TrainingError, UserError
-from worstclass.evaluate import evaluate
-from worstclass.keeper import LAST, SELECTED
+from worstclass.evaluation.evaluate import evaluate
+from worstclass.evaluation.targets import CARD, OUTCOMES, evaluate_target, model_target, run_target
 from worstclass.models import SmallCNN
-from worstclass.runs import open_run, train_run
-from worstclass.subjects import CARD, OUTCOMES, evaluate_subject, model_subject, run_subject
+from worstclass.runs.run import open_run
+from worstclass.runs.saver import LAST, SELECTED
+from worstclass.runs.train import train_run
 
 pytestmark = pytest.mark.fast
 
@@ -67,7 +68,7 @@ def test_from_a_model_in_training(data: Path, tmp_path: Path, monkeypatch: pytes
     config = tiny_config(data, epochs=1)
     whole = train_run(config, tmp_path / "whole")
     with monkeypatch.context() as patch:
-        patch.setattr("worstclass.runs.make_model", lambda *_, **__: Nothing())
+        patch.setattr("worstclass.runs.run.make_model", lambda *_, **__: Nothing())
         with pytest.raises(TrainingError, match=r"epoch 1, step 1: "):
             train_run(config, tmp_path / "run", checkpoint_minutes=0)
     assert not list((tmp_path / "run").glob("*.safetensors"))
@@ -89,9 +90,9 @@ def test_from_a_model_in_training(data: Path, tmp_path: Path, monkeypatch: pytes
 )
 def test_from_a_model_in_evaluation(model: str, attacks: list[str], message: str, data: Path, tmp_path: Path) -> None:
     save_file(Nothing().state_dict(), tmp_path / "w.safetensors")
-    subject = model_subject(model, weights=tmp_path / "w.safetensors", data=f"npz:{data}", eps=0.05)
+    target = model_target(model, weights=tmp_path / "w.safetensors", data=f"npz:{data}", eps=0.05)
     with pytest.raises(UserError, match=message):
-        evaluate_subject(subject, attacks, tmp_path / "out")
+        evaluate_target(target, attacks, tmp_path / "out")
     assert not list((tmp_path / "out").glob("[!.]*"))
 
 
@@ -117,11 +118,11 @@ def test_where_only_an_attack_comes(name: str) -> None:
 def test_in_weights(data: Path, tmp_path: Path) -> None:
     """An evaluation that was there stays as it was."""
     run = train_run(tiny_config(data, epochs=1), tmp_path / "run")
-    evaluate_subject(run_subject(run), ["pgd-2"], run.folder)
+    evaluate_target(run_target(run), ["pgd-2"], run.folder)
     before = {name: (run.folder / name).read_bytes() for name in (CARD, OUTCOMES)}
-    subject = run_subject(open_run(run.folder))
+    target = run_target(open_run(run.folder))
     with torch.no_grad():
-        next(subject.model.parameters()).fill_(torch.nan)
+        next(target.model.parameters()).fill_(torch.nan)
     with pytest.raises(UserError, match="not finite"):
-        evaluate_subject(subject, ["pgd-3"], run.folder)
+        evaluate_target(target, ["pgd-3"], run.folder)
     assert {name: (run.folder / name).read_bytes() for name in (CARD, OUTCOMES)} == before

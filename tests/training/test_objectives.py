@@ -86,7 +86,7 @@ def test_class_weights_reduce() -> None:
     labels = y.tolist()
     expected = sum(a[k] * n[i] + b[k] * r[i] for i, k in enumerate(labels)) / 8
     assert math.isclose(weights.reduce(losses, y).item(), expected, rel_tol=1e-6)
-    normalized = ClassWeights(weights.natural, weights.robust, weights.margin, normalized=True)
+    normalized = ClassWeights(weights.natural, weights.robust, weights.radius_scale, normalized=True)
     expected = sum(a[k] * n[i] for i, k in enumerate(labels)) / sum(a[k] for k in labels)
     expected += sum(b[k] * r[i] for i, k in enumerate(labels)) / sum(b[k] for k in labels)
     assert math.isclose(normalized.reduce(losses, y).item(), expected, rel_tol=1e-6)

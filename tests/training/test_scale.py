@@ -12,10 +12,10 @@ from hypothesis import strategies as st
 
 from tiny import assert_same_run, tiny_config, write_tiny_npz
 from worstclass.bench import bench_classes
-from worstclass.cli import app
+from worstclass.cli.main import app
 from worstclass.config import to_toml
 from worstclass.data import Images, Resident, Streamed, fits, make_feed
-from worstclass.runs import train_run
+from worstclass.runs.train import train_run
 
 CPU = torch.device("cpu")
 
@@ -90,7 +90,7 @@ import re, sys, torch
 from pathlib import Path
 from worstclass.attacks import APGD, pgd
 from worstclass.data import Images
-from worstclass.evaluate import evaluate
+from worstclass.evaluation.evaluate import evaluate
 
 def peak() -> int:  # KiB; getrusage would count the process that started this one
     return int(re.search(r"VmHWM:\s+(\d+) kB", Path("/proc/self/status").read_text())[1])

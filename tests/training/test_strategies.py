@@ -55,20 +55,21 @@ def permuted(stats: ClassStats, order: list[int]) -> ClassStats:
 
 
 def vectors(strategy: ClassStrategy) -> Tensor:
-    return torch.stack([strategy.weights.natural, strategy.weights.robust, strategy.weights.margin])
+    return torch.stack([strategy.weights.natural, strategy.weights.robust, strategy.weights.radius_scale])
 
 
 @pytest.mark.parametrize("name", MAKERS)
 def test_laws(name: str) -> None:
     strategy = MAKERS[name](COUNTS)
     storage = [
-        tensor.data_ptr() for tensor in (strategy.weights.natural, strategy.weights.robust, strategy.weights.margin)
+        tensor.data_ptr()
+        for tensor in (strategy.weights.natural, strategy.weights.robust, strategy.weights.radius_scale)
     ]
     for seed in range(30):
         strategy.update(make_stats(seed, absent=(seed % K,) if seed % 3 == 0 else ()))
         assert vectors(strategy).isfinite().all()
         assert (vectors(strategy) >= 0).all()
-    same = [strategy.weights.natural, strategy.weights.robust, strategy.weights.margin]
+    same = [strategy.weights.natural, strategy.weights.robust, strategy.weights.radius_scale]
     assert storage == [tensor.data_ptr() for tensor in same]
 
 
@@ -127,7 +128,7 @@ def test_wat_is_algorithm_1() -> None:
         w = raw / raw.sum()
         assert np.allclose(strategy.weights.natural, w[0] + w[1:] / share, rtol=1e-6)
         assert torch.equal(strategy.weights.natural, strategy.weights.robust)
-        assert (strategy.weights.margin == 1).all()
+        assert (strategy.weights.radius_scale == 1).all()
 
 
 def test_wat_weights_give_the_weighted_sum_of_class_losses() -> None:
@@ -177,7 +178,7 @@ def test_frl(margin_rate: float) -> None:
         l2 = np.clip(l2 + margin_rate * (b - b.mean() - 0.01), np.log(0.98) / 2, np.log(3) / 2)
         assert np.allclose(strategy.weights.natural, 1 / K + l0 - l0.sum() / K, atol=1e-6)
         assert np.allclose(strategy.weights.robust, 1 / K + l1 - l1.sum() / K, atol=1e-6)
-        assert np.allclose(strategy.weights.margin, np.clip(np.exp(2 * l2), 0.98, 3), atol=1e-6)
+        assert np.allclose(strategy.weights.radius_scale, np.clip(np.exp(2 * l2), 0.98, 3), atol=1e-6)
     assert strategy.weights.normalized
     assert projected
 
@@ -199,9 +200,9 @@ def test_a_radius_leaves_its_bound_at_once(ahead: bool) -> None:
     for _ in range(50):
         strategy.update(stats(sign * 0.4))
     bound = 3.0 if ahead else 0.98
-    assert float(strategy.weights.margin[0]) == pytest.approx(bound)
+    assert float(strategy.weights.radius_scale[0]) == pytest.approx(bound)
     strategy.update(stats(-sign * 0.02))
-    assert float(strategy.weights.margin[0]) == pytest.approx(bound * np.exp(-sign * 0.02))
+    assert float(strategy.weights.radius_scale[0]) == pytest.approx(bound * np.exp(-sign * 0.02))
 
 
 def test_csl() -> None:

@@ -19,16 +19,17 @@ from worstclass.attacks import PGD, trades_attack
 from worstclass.config import Config
 from worstclass.data import Augment, Images, epoch_order, open_source, split_validation, to_float
 from worstclass.errors import TrainingError, UserError
-from worstclass.keeper import LAST, SELECTED, Keeper
 from worstclass.methods import METHODS
 from worstclass.models import SmallCNN, make_model
 from worstclass.objectives import Natural, Trades
-from worstclass.runs import describe, open_run, selection_score, train_run
+from worstclass.runs.run import open_run
+from worstclass.runs.saver import LAST, SELECTED, Saver
+from worstclass.runs.train import describe, selection_score, train_run
 from worstclass.stats import ClassStats
 from worstclass.strategies import WAT, uniform
-from worstclass.train import Plan, fit, new_state
-from worstclass.train.checkpoint import load_state, load_tensors, save_state
-from worstclass.train.engine import Engine
+from worstclass.training import Plan, fit, new_state
+from worstclass.training.checkpoint import load_state, load_tensors, save_state
+from worstclass.training.engine import Engine
 from worstclass.types import ClassWeights
 
 
@@ -83,8 +84,8 @@ def test_small_steps_with_all_images_go_down(data: Path, tmp_path: Path) -> None
 def test_a_step_is_trades_with_sgd(monkeypatch: pytest.MonkeyPatch) -> None:
     """One epoch of the trainer equals a transcription of it in plain PyTorch. In float64: a sign step turns a
     rounding error of a tiny gradient into a whole step."""
-    monkeypatch.setattr("worstclass.train.step.to_float", lambda x: x.double() / 255)
-    monkeypatch.setattr("worstclass.train.work.to_float", lambda x: x.double() / 255)
+    monkeypatch.setattr("worstclass.training.step.to_float", lambda x: x.double() / 255)
+    monkeypatch.setattr("worstclass.training.prepare.to_float", lambda x: x.double() / 255)
     train, valid = images(48), images(9, seed=1)
     torch.manual_seed(0)
     ours, theirs = SmallCNN(3, 1).double(), SmallCNN(3, 1).double()
@@ -249,7 +250,7 @@ def test_a_smaller_batch_makes_that_of_validation_smaller(batch_size: int, large
 
 def test_validation_measures_what_it_says() -> None:
     """Losses under the objective's attack, accuracy under PGD, weights and BatchNorm statistics untouched."""
-    from worstclass.train import validate
+    from worstclass.training import validate
 
     model, valid = SmallCNN(3, 1), images(30)
     objective = Trades(beta=6.0, attack=trades_attack(eps=0.1))
@@ -372,8 +373,8 @@ def test_a_note_is_not_another_engine(data: Path, tmp_path: Path, monkeypatch: p
 def test_compiled_a_run_is_the_same(method: str, data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The fast engine's step without its capture, which needs a GPU: folded, fused and traced by the compiler, in
     float64, weight for weight."""
-    for module in ("step", "work"):
-        monkeypatch.setattr(f"worstclass.train.{module}.to_float", lambda x: x.double() / 255)
+    for module in ("step", "prepare"):
+        monkeypatch.setattr(f"worstclass.training.{module}.to_float", lambda x: x.double() / 255)
     monkeypatch.setattr(Engine, "prepare", lambda self, work, *_, **__: work)
     monkeypatch.setattr(torch, "compile", functools.partial(torch.compile, backend="aot_eager"))
     torch._dynamo.utils.counters.clear()
@@ -418,17 +419,17 @@ class Masked(nn.Module):
 def test_a_frozen_infinity_is_saved_and_weights_that_are_not_finite_are_an_error(
     data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("worstclass.runs.make_model", lambda *_, **__: Masked())
+    monkeypatch.setattr("worstclass.runs.run.make_model", lambda *_, **__: Masked())
     run = train_run(tiny_config(data, epochs=1), tmp_path / "run")
     assert (run.folder / LAST).is_file()
     assert (run.folder / SELECTED).is_file()
     state = new_state(Masked(), uniform(3), plan())
-    keeper = Keeper(tmp_path, state, 0.0)
+    saver = Saver(tmp_path, state, 0.0)
     with torch.no_grad():
         next(each for each in state.model.parameters() if each.requires_grad).fill_(torch.nan)
-    keeper.save_if_due()
+    saver.save_if_due()
     with pytest.raises(TrainingError, match="not finite at the end"):
-        keeper.save_if_due(at_once=True)
+        saver.save_if_due(at_once=True)
     assert not (tmp_path / LAST).exists()
 
 
@@ -447,7 +448,7 @@ class Noisy(nn.Module):
 def test_a_model_that_draws_in_validation_trains_the_same_way_twice(
     data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("worstclass.runs.make_model", lambda *_, **__: Noisy())
+    monkeypatch.setattr("worstclass.runs.run.make_model", lambda *_, **__: Noisy())
     for name in ("one", "other"):
         torch.rand(3 if name == "one" else 5)
         train_run(tiny_config(data, epochs=2), tmp_path / name)
@@ -460,7 +461,7 @@ def test_a_run_that_breaks_leaves_its_last_good_checkpoint(
     """NaN in the second epoch: the first epoch's files are there, untouched, and the run goes on once it is mended."""
     config = tiny_config(data)
     whole = train_run(config, tmp_path / "whole")
-    monkeypatch.setattr("worstclass.runs.make_model", lambda *_, **__: Exploding(after=2 * 5 + 2))
+    monkeypatch.setattr("worstclass.runs.run.make_model", lambda *_, **__: Exploding(after=2 * 5 + 2))
     with pytest.raises(TrainingError, match="epoch 2, step 2"):
         train_run(config, tmp_path / "run", checkpoint_minutes=0)
     tensors, header = load_tensors(tmp_path / "run" / LAST)

@@ -11,16 +11,16 @@ from torch import Tensor, nn
 
 from team_models import Double
 from worstclass.attacks import trades_attack
+from worstclass.attacks.active_set import predict
 from worstclass.attacks.folding import Folded, FoldedConv, fold, in_two_parts
-from worstclass.attacks.lanes import predict
-from worstclass.attacks.view import search_view
+from worstclass.attacks.search_model import search_model
 from worstclass.data import to_float
 from worstclass.models import SmallCNN, make_model
 from worstclass.models.normalization import Normalized
 from worstclass.objectives import Natural, kl_divergence
 from worstclass.rng import generator
-from worstclass.train import engine as engine_module
-from worstclass.train.engine import Engine, OneGraph, OutsideAutocast
+from worstclass.training import engine as engine_module
+from worstclass.training.engine import Engine, OneGraph, OutsideAutocast
 
 BF16 = torch.bfloat16
 pytestmark = pytest.mark.filterwarnings("ignore:mkldnn_matmul")  # a CPU without bfloat16 of its own
@@ -154,7 +154,7 @@ def test_a_folded_model_sees_the_images_whole(normalised: bool) -> None:
     assert folded is not None
     assert folded.whole
     assert whole(model, folded, x)
-    assert whole(model, search_view(model, x, precision="bf16"), x)
+    assert whole(model, search_model(model, x, precision="bf16"), x)
     if not normalised:
         assert not whole(model, model, x)
 

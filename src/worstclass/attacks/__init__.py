@@ -5,9 +5,9 @@ from functools import partial
 from typing import get_args
 
 from worstclass.attacks.apgd import APGD
-from worstclass.attacks.breaker import Breaker, Broken
 from worstclass.attacks.ensemble import Ensemble, autoattack
 from worstclass.attacks.fab import FAB
+from worstclass.attacks.first_success import Broken, FirstSuccess
 from worstclass.attacks.pgd import PGD
 from worstclass.attacks.square import Square
 from worstclass.errors import choose
@@ -20,9 +20,9 @@ __all__ = [
     "ATTACKS",
     "FAB",
     "PGD",
-    "Breaker",
     "Broken",
     "Ensemble",
+    "FirstSuccess",
     "Square",
     "autoattack",
     "cw",

@@ -8,9 +8,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from worstclass.attacks.active_set import ActiveSet, Search, claim, target_ranks
 from worstclass.attacks.ball import column, direction, project, random_direction
-from worstclass.attacks.breaker import Breaker
-from worstclass.attacks.lanes import Hunt, Lanes, claim, target_ranks
+from worstclass.attacks.first_success import FirstSuccess
 from worstclass.attacks.losses import dlr_loss, targeted_dlr_loss
 from worstclass.errors import UserError, choose
 from worstclass.radius import check_radius
@@ -36,7 +36,7 @@ def checkpoints(steps: int) -> dict[int, int]:
 
 
 @dataclass(frozen=True, kw_only=True)
-class APGD(Breaker):
+class APGD(FirstSuccess):
     """Auto-PGD (Croce and Hein, 2020) inside the `norm` ball of radius `eps`.
 
     `loss` is `ce`, `dlr`, or `targeted-dlr`, which tries the `targets` likeliest wrong classes one by one. Each restart
@@ -58,90 +58,90 @@ class APGD(Breaker):
         if min(self.steps, self.targets, self.restarts, self.eot) < 1:
             raise UserError(f"{self}: every count must be at least 1.")
 
-    def hunt(self, model: Classifier, hunt: Hunt) -> None:
-        targets = target_ranks(hunt.logits, hunt.y, self.targets) if self.loss == "targeted-dlr" else None
-        for lanes, turns, share in hunt.attempts(targets, self.restarts):
-            start = hunt.draw(lanes, [partial(random_direction, norm=self.norm)] * len(turns))
-            lanes["point"] = (lanes["x"] + lanes["radius"] * start).clamp(0, 1)
-            self._climb(model, hunt, lanes, share)
+    def search(self, model: Classifier, search: Search) -> None:
+        targets = target_ranks(search.logits, search.y, self.targets) if self.loss == "targeted-dlr" else None
+        for active, turns, share in search.attempts(targets, self.restarts):
+            start = search.draw(active, [partial(random_direction, norm=self.norm)] * len(turns))
+            active["point"] = (active["x"] + active["radius"] * start).clamp(0, 1)
+            self._climb(model, search, active, share)
 
     def work(self, num_classes: int) -> int:
         targets = min(self.targets, num_classes - 1) if self.loss == "targeted-dlr" else 1
         return targets * self.restarts * self.eot * 2 * (self.steps + 1)
 
-    def _climb(self, model: Classifier, hunt: Hunt, lanes: Lanes, share: tuple[float, float]) -> None:
-        """Run the lanes from their `point` to the end; `steps` moves are `steps` + 1 evaluations."""
-        zeros = torch.zeros_like(lanes["radius"].flatten())
-        lanes |= {
-            "old": lanes["point"],
-            "step": 2 * lanes["radius"],
+    def _climb(self, model: Classifier, search: Search, active: ActiveSet, share: tuple[float, float]) -> None:
+        """Run the attempts from their `point` to the end; `steps` moves are `steps` + 1 evaluations."""
+        zeros = torch.zeros_like(active["radius"].flatten())
+        active |= {
+            "old": active["point"],
+            "step": 2 * active["radius"],
             "last_loss": zeros,  # as the public code, whose first comparison is with zero
             "increases": zeros,
-            "halved": torch.ones_like(lanes["found"]),
+            "halved": torch.ones_like(active["found"]),
         }
         review = checkpoints(self.steps)
 
-        def step(lanes: Lanes, number: int) -> None:
-            grad, loss = self._look(model, lanes)
+        def step(active: ActiveSet, number: int) -> None:
+            grad, loss = self._look(model, active)
             if number == 0:
-                lanes |= {"best": lanes["point"], "best_grad": grad, "best_loss": loss, "reviewed_loss": loss}
+                active |= {"best": active["point"], "best_grad": grad, "best_loss": loss, "reviewed_loss": loss}
             else:
-                self._remember(lanes, grad, loss)
+                self._remember(active, grad, loss)
             if number - 1 in review:
-                grad = self._review(lanes, grad, review[number - 1])
+                grad = self._review(active, grad, review[number - 1])
             if number < self.steps:
-                self._move(lanes, grad, MOMENTUM if number else 1.0)
+                self._move(active, grad, MOMENTUM if number else 1.0)
 
-        hunt.run(lanes, step, self.steps + 1, share)
+        search.run(active, step, self.steps + 1, share)
 
-    def _look(self, model: Classifier, lanes: Lanes) -> tuple[Tensor, Tensor]:
-        """Gradient and loss at the lanes' points; successes are claimed on the way."""
+    def _look(self, model: Classifier, active: ActiveSet) -> tuple[Tensor, Tensor]:
+        """Gradient and loss at the attempts' points; successes are claimed on the way."""
         total = torch.zeros(())
         for draw in range(self.eot):
-            point = lanes["point"].detach().requires_grad_()
+            point = active["point"].detach().requires_grad_()
             with torch.enable_grad():
                 logits = model(point)
-                loss = self._loss(logits, lanes)
+                loss = self._loss(logits, active)
                 (grad,) = torch.autograd.grad(loss.sum(), point)
             grad = grad.nan_to_num()  # no direction is better than one that loses the image
             total = grad if draw == 0 else total + grad
         logits, loss = logits.detach(), loss.detach()
-        claim(lanes, lanes["point"], logits.argmax(1) != lanes["y"])
+        claim(active, active["point"], logits.argmax(1) != active["y"])
         return total / self.eot if self.eot > 1 else total, loss
 
-    def _loss(self, logits: Tensor, lanes: Lanes) -> Tensor:
+    def _loss(self, logits: Tensor, active: ActiveSet) -> Tensor:
         if self.loss == "ce":
-            return F.cross_entropy(logits, lanes["y"], reduction="none")
+            return F.cross_entropy(logits, active["y"], reduction="none")
         if self.loss == "dlr":
-            return dlr_loss(logits, lanes["y"])
-        return targeted_dlr_loss(logits, lanes["y"], lanes["target"])
+            return dlr_loss(logits, active["y"])
+        return targeted_dlr_loss(logits, active["y"], active["target"])
 
-    def _remember(self, lanes: Lanes, grad: Tensor, loss: Tensor) -> None:
-        better = loss > lanes["best_loss"]
+    def _remember(self, active: ActiveSet, grad: Tensor, loss: Tensor) -> None:
+        better = loss > active["best_loss"]
         wide = column(better, grad)
-        lanes["best"] = torch.where(wide, lanes["point"], lanes["best"])
-        lanes["best_grad"] = torch.where(wide, grad, lanes["best_grad"])
-        lanes["best_loss"] = torch.where(better, loss, lanes["best_loss"])
-        lanes["increases"] = lanes["increases"] + (loss > lanes["last_loss"])
-        lanes["last_loss"] = loss
+        active["best"] = torch.where(wide, active["point"], active["best"])
+        active["best_grad"] = torch.where(wide, grad, active["best_grad"])
+        active["best_loss"] = torch.where(better, loss, active["best_loss"])
+        active["increases"] = active["increases"] + (loss > active["last_loss"])
+        active["last_loss"] = loss
 
-    def _review(self, lanes: Lanes, grad: Tensor, period: int) -> Tensor:
-        """Halve the step of lanes that climb too rarely or have stopped, and send them back to their best point."""
-        stuck = ~lanes["halved"] & (lanes["reviewed_loss"] >= lanes["best_loss"])
-        halve = (lanes["increases"] <= ENOUGH_INCREASES * period) | stuck
+    def _review(self, active: ActiveSet, grad: Tensor, period: int) -> Tensor:
+        """Halve the step of attempts that climb too rarely or have stopped, and send them back to their best point."""
+        stuck = ~active["halved"] & (active["reviewed_loss"] >= active["best_loss"])
+        halve = (active["increases"] <= ENOUGH_INCREASES * period) | stuck
         wide = column(halve, grad)
-        lanes["halved"], lanes["reviewed_loss"] = halve, lanes["best_loss"]
-        lanes["increases"] = torch.zeros_like(lanes["increases"])
-        lanes["step"] = torch.where(wide, lanes["step"] / 2, lanes["step"])
-        lanes["point"] = torch.where(wide, lanes["best"], lanes["point"])
-        return torch.where(wide, lanes["best_grad"], grad)
+        active["halved"], active["reviewed_loss"] = halve, active["best_loss"]
+        active["increases"] = torch.zeros_like(active["increases"])
+        active["step"] = torch.where(wide, active["step"] / 2, active["step"])
+        active["point"] = torch.where(wide, active["best"], active["point"])
+        return torch.where(wide, active["best_grad"], grad)
 
-    def _move(self, lanes: Lanes, grad: Tensor, weight: float) -> None:
+    def _move(self, active: ActiveSet, grad: Tensor, weight: float) -> None:
         """A step along the gradient, mixed with the step before it; both inside the ball."""
-        x, point, radius = lanes["x"], lanes["point"], lanes["radius"]
-        moved = project(x, point + lanes["step"] * direction(grad, self.norm), radius, self.norm)
+        x, point, radius = active["x"], active["point"], active["radius"]
+        moved = project(x, point + active["step"] * direction(grad, self.norm), radius, self.norm)
         if weight != 1:
             moved = project(
-                x, point + weight * (moved - point) + (1 - weight) * (point - lanes["old"]), radius, self.norm
+                x, point + weight * (moved - point) + (1 - weight) * (point - active["old"]), radius, self.norm
             )
-        lanes["old"], lanes["point"] = point, moved
+        active["old"], active["point"] = point, moved

@@ -37,9 +37,9 @@ def project(x: Tensor, x_adv: Tensor, radius: Tensor | float, norm: Norm) -> Ten
     return (x + delta * (radius / l2(delta)).clamp_max(1)).clamp(0, 1)
 
 
-def radius_of(eps: float, margin: Tensor | None, x: Tensor) -> Tensor | float:
-    """eps, or with a `margin` (B,) the radius of each sample."""
-    return eps if margin is None else eps * column(margin, x).to(x.dtype)
+def radius_of(eps: float, radius_scale: Tensor | None, x: Tensor) -> Tensor | float:
+    """eps, or with a `radius_scale` (B,) the radius of each sample."""
+    return eps if radius_scale is None else eps * column(radius_scale, x).to(x.dtype)
 
 
 def random_direction(like: Tensor, source: Source, norm: Norm) -> Tensor:

@@ -7,10 +7,10 @@ from typing import Literal, NamedTuple
 import torch
 from torch import Tensor
 
+from worstclass.attacks.active_set import predict
 from worstclass.attacks.apgd import APGD
-from worstclass.attacks.breaker import Breaker, own_sources
 from worstclass.attacks.fab import FAB
-from worstclass.attacks.lanes import predict
+from worstclass.attacks.first_success import FirstSuccess, own_sources
 from worstclass.attacks.square import Square
 from worstclass.errors import UserError, unknown
 from worstclass.inputs import check_answer, check_batch
@@ -32,7 +32,7 @@ class Elimination(NamedTuple):
 class Ensemble:
     """Attacks in turn, from the clean image each time; a sample that is broken is not attacked again."""
 
-    attacks: Mapping[str, Breaker]
+    attacks: Mapping[str, FirstSuccess]
 
     def __post_init__(self) -> None:
         if not self.attacks:
@@ -49,9 +49,15 @@ class Ensemble:
         return next(iter(self.attacks.values())).norm
 
     def __call__(
-        self, model: Classifier, x: Tensor, y: Tensor, *, margin: Tensor | None = None, generator: Randomness = None
+        self,
+        model: Classifier,
+        x: Tensor,
+        y: Tensor,
+        *,
+        radius_scale: Tensor | None = None,
+        generator: Randomness = None,
     ) -> Tensor:
-        return self.eliminate(model, x, y, margin=margin, generator=generator).x_adv
+        return self.eliminate(model, x, y, radius_scale=radius_scale, generator=generator).x_adv
 
     def eliminate(
         self,
@@ -59,13 +65,13 @@ class Ensemble:
         x: Tensor,
         y: Tensor,
         *,
-        margin: Tensor | None = None,
+        radius_scale: Tensor | None = None,
         generator: Randomness = None,
         judge: Classifier | None = None,
     ) -> Elimination:
         """Run all attacks. `by` has the number of the attack that broke a sample, -1 where it stands, and -2 where the
         model is wrong without any."""
-        y = check_batch(x, y, margin, self.eps, self.norm)
+        y = check_batch(x, y, radius_scale, self.eps, self.norm)
         source = own_sources(generator, len(x))
         x_adv = x.clone()
         logits = predict(judge or model, x)
@@ -76,9 +82,9 @@ class Ensemble:
             rows = (by == STANDING).nonzero().squeeze(1)
             if len(rows) == 0:
                 break
-            radii = None if margin is None else margin[rows]
+            radii = None if radius_scale is None else radius_scale[rows]
             own = source.select(rows.tolist())
-            broken = attack.breaks(model, x[rows], y[rows], margin=radii, generator=own, judge=judge)
+            broken = attack.breaks(model, x[rows], y[rows], radius_scale=radii, generator=own, judge=judge)
             hit = rows[broken.found]
             x_adv[hit], by[hit] = broken.x_adv[broken.found], number
         return Elimination(x_adv, by)

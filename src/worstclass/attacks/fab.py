@@ -7,9 +7,9 @@ from typing import get_args
 import torch
 from torch import Tensor
 
+from worstclass.attacks.active_set import ActiveSet, Search, claim, predict, target_ranks
 from worstclass.attacks.ball import column, distance, random_direction, shortest_step
-from worstclass.attacks.breaker import Breaker
-from worstclass.attacks.lanes import Hunt, Lanes, claim, predict, target_ranks
+from worstclass.attacks.first_success import FirstSuccess
 from worstclass.attacks.losses import logit_of
 from worstclass.errors import UserError, choose
 from worstclass.radius import check_radius
@@ -20,7 +20,7 @@ ALPHA_MAX, OVERSHOOT, BACK = 0.1, 1.05, 0.9  # alpha_max, eta and beta of the pa
 
 
 @dataclass(frozen=True, kw_only=True)
-class FAB(Breaker):
+class FAB(FirstSuccess):
     """FAB (Croce and Hein, 2020): looks for the nearest fooling image, which counts if it is within `eps`.
 
     With `targets` it walks the boundary to each of that many likeliest wrong classes (FAB-T); with 0, the boundary that
@@ -39,22 +39,22 @@ class FAB(Breaker):
         if self.targets < 0 or min(self.steps, self.restarts) < 1:
             raise UserError(f"{self}: targets must not be negative, steps and restarts at least 1.")
 
-    def hunt(self, model: Classifier, hunt: Hunt) -> None:
+    def search(self, model: Classifier, search: Search) -> None:
         anywhere = partial(random_direction, norm=self.norm)
-        targets = target_ranks(hunt.logits, hunt.y, self.targets) if self.targets else None
-        for lanes, turns, share in hunt.attempts(targets, self.restarts):
-            start = hunt.draw(lanes, [anywhere if turn % self.restarts else _stay for turn in turns])
-            lanes["point"] = (lanes["x"] + lanes["radius"] / 2 * start).clamp(0, 1)
-            hunt.run(lanes, lambda lanes, _: self._step(model, lanes), self.steps, share)
+        targets = target_ranks(search.logits, search.y, self.targets) if self.targets else None
+        for active, turns, share in search.attempts(targets, self.restarts):
+            start = search.draw(active, [anywhere if turn % self.restarts else _stay for turn in turns])
+            active["point"] = (active["x"] + active["radius"] / 2 * start).clamp(0, 1)
+            search.run(active, lambda active, _: self._step(model, active), self.steps, share)
 
     def work(self, num_classes: int) -> int:
         ways, each = (min(self.targets, num_classes - 1), 3) if self.targets else (1, num_classes + 1)
         return ways * self.restarts * each * self.steps
 
-    def _step(self, model: Classifier, lanes: Lanes) -> None:
+    def _step(self, model: Classifier, active: ActiveSet) -> None:
         """Towards the linearised boundary from the point and from x, a little past it; back a little once past it."""
-        x, point = lanes["x"], lanes["point"]
-        gap, slope = self._boundary(model, lanes)
+        x, point = active["x"], active["point"]
+        gap, slope = self._boundary(model, active)
         slope = slope.flatten(1)
         flat_x, flat = x.flatten(1), point.flatten(1)
         gap_at_x = gap + (slope * (flat_x - flat)).sum(1)
@@ -66,19 +66,19 @@ class FAB(Breaker):
         alpha = column((near / (near + far)).clamp_max(ALPHA_MAX), x)
         moved = (point + OVERSHOOT * from_point) * (1 - alpha) + (x + OVERSHOOT * from_x) * alpha
         moved = moved.clamp(0, 1)
-        fools = predict(model, moved).argmax(1) != lanes["y"]
-        claim(lanes, moved, fools & (distance(moved - x, self.norm) <= lanes["radius"].flatten()))
-        lanes["point"] = torch.where(column(fools, x), x + BACK * (moved - x), moved)
+        fools = predict(model, moved).argmax(1) != active["y"]
+        claim(active, moved, fools & (distance(moved - x, self.norm) <= active["radius"].flatten()))
+        active["point"] = torch.where(column(fools, x), x + BACK * (moved - x), moved)
 
-    def _boundary(self, model: Classifier, lanes: Lanes) -> tuple[Tensor, Tensor]:
-        """z_t - z_y (B,) and its gradient: for the lane's target, or for the class whose boundary is nearest."""
-        point = lanes["point"].detach().requires_grad_()
-        y = lanes["y"]
+    def _boundary(self, model: Classifier, active: ActiveSet) -> tuple[Tensor, Tensor]:
+        """z_t - z_y (B,) and its gradient: for the attempt's target, or for the class whose boundary is nearest."""
+        point = active["point"].detach().requires_grad_()
+        y = active["y"]
         with torch.enable_grad():
             logits = model(point)
             true = logit_of(logits, y)
-            if "target" in lanes:
-                gap = logit_of(logits, lanes["target"]) - true
+            if "target" in active:
+                gap = logit_of(logits, active["target"]) - true
                 (slope,) = torch.autograd.grad(gap.sum(), point)
                 return gap.detach(), slope.nan_to_num()
             num_classes = logits.shape[1]

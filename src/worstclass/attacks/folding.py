@@ -14,12 +14,12 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, fx, nn
 
-from worstclass.attacks.fused import fused_conv
-from worstclass.attacks.lanes import predict
+from worstclass.attacks.active_set import predict
+from worstclass.attacks.conv_relu import fused_conv
 from worstclass.execution import allow_tf32
 from worstclass.models.layers import AverageTo, ImageConv2d, conv2d
 from worstclass.models.normalization import Head
-from worstclass.models.synced import SYNCED, SyncedBatchNorm2d
+from worstclass.models.sync_batchnorm import SYNCED, SyncedBatchNorm2d
 from worstclass.types import Classifier
 
 SAME_LOGITS = 1e-3  # of the largest: folding moves roundings, and what it finds is judged by the model itself

@@ -41,7 +41,7 @@ class PGD:
     `start` is `uniform` in the ball, `gaussian` (x + `start_scale` * N(0, 1), as TRADES) or `none`.
     With several `restarts` the last iterates compete: a fooling one wins, then the higher loss.
     `keep="last"` returns the last iterate, which is the convention of published tables; `"any"` returns
-    the first iterate that fooled the model, which is never weaker. A per-sample `margin` in the call
+    the first iterate that fooled the model, which is never weaker. A per-sample `radius_scale` in the call
     scales radius and step alike.
     """
 
@@ -63,23 +63,35 @@ class PGD:
             raise UserError(f"{self}: steps, step_size and start_scale must not be negative, restarts at least 1.")
 
     def __call__(
-        self, model: Classifier, x: Tensor, y: Tensor, *, margin: Tensor | None = None, generator: Randomness = None
+        self,
+        model: Classifier,
+        x: Tensor,
+        y: Tensor,
+        *,
+        radius_scale: Tensor | None = None,
+        generator: Randomness = None,
     ) -> Tensor:
         if self.keep == "any":
-            return self.search(model, x, y, margin=margin, generator=generator).any
+            return self.search(model, x, y, radius_scale=radius_scale, generator=generator).any
         if self.restarts == 1:
-            y = check_batch(x, y, margin, self.eps, self.norm)
+            y = check_batch(x, y, radius_scale, self.eps, self.norm)
             loss = self._loss(model, x, y)
-            return self._ascend(model, x, y, loss, radius_of(1.0, margin, x), rng.or_default(generator, x.device))
-        return self.search(model, x, y, margin=margin, generator=generator).last
+            return self._ascend(model, x, y, loss, radius_of(1.0, radius_scale, x), rng.or_default(generator, x.device))
+        return self.search(model, x, y, radius_scale=radius_scale, generator=generator).last
 
     def search(
-        self, model: Classifier, x: Tensor, y: Tensor, *, margin: Tensor | None = None, generator: Randomness = None
+        self,
+        model: Classifier,
+        x: Tensor,
+        y: Tensor,
+        *,
+        radius_scale: Tensor | None = None,
+        generator: Randomness = None,
     ) -> Found:
         """Run all restarts and return both conventions; one forward a restart more than a plain call."""
-        y = check_batch(x, y, margin, self.eps, self.norm)
+        y = check_batch(x, y, radius_scale, self.eps, self.norm)
         source = rng.or_default(generator, x.device)
-        scale = radius_of(1.0, margin, x)
+        scale = radius_of(1.0, radius_scale, x)
         loss = self._loss(model, x, y)
         last = fooling = x
         best = torch.full_like(x[:, 0, 0, 0], -torch.inf)

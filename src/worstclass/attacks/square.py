@@ -9,9 +9,9 @@ import torch
 from torch import Tensor
 
 from worstclass import rng
+from worstclass.attacks.active_set import ActiveSet, Search, claim, predict
 from worstclass.attacks.ball import column, l2
-from worstclass.attacks.breaker import Breaker
-from worstclass.attacks.lanes import Hunt, Lanes, claim, predict
+from worstclass.attacks.first_success import FirstSuccess
 from worstclass.attacks.losses import margin as margin_of
 from worstclass.errors import UserError, choose
 from worstclass.radius import check_radius
@@ -34,7 +34,7 @@ class Patch(NamedTuple):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Square(Breaker):
+class Square(FirstSuccess):
     """Square (Andriushchenko et al., 2020): keeps a random patch if it lowers the margin. No gradient is used.
 
     `area` is the share of the image that the first patches cover. As in the public code the patch of a query is at the
@@ -56,46 +56,46 @@ class Square(Breaker):
         if not 0 < self.area <= 1 or min(self.queries, self.restarts) < 1:
             raise UserError(f"{self}: area must be in (0, 1], queries and restarts at least 1.")
 
-    def hunt(self, model: Classifier, hunt: Hunt) -> None:
-        x, shared = hunt.x, hunt.source.shared()
+    def search(self, model: Classifier, search: Search) -> None:
+        x, shared = search.x, search.source.shared()
         propose = self._linf if self.norm == "linf" else self._l2
         for turn in range(self.restarts):
-            standing = hunt.standing()
+            standing = search.standing()
             if len(standing) == 0:
                 return
             plan = [self._patch(query, x, shared) for query in range(self.queries)]
-            lanes, own = hunt.new_lanes(standing), hunt.source.select(standing.tolist())
-            lanes["best"] = self._start(lanes, own, shared)
+            active, own = search.activate(standing), search.source.select(standing.tolist())
+            active["best"] = self._start(active, own, shared)
             signs = self._signs(x, standing, own, shared)
 
-            def query(lanes: Lanes, number: int, plan: list[Patch] = plan, signs: Tensor = signs) -> None:
-                drawn = signs[number] if self.norm == "linf" else signs[number, lanes["sample"]]
-                self._try(model, lanes, propose(lanes, plan[number], drawn[..., None, None].to(x.dtype)))
+            def query(active: ActiveSet, number: int, plan: list[Patch] = plan, signs: Tensor = signs) -> None:
+                drawn = signs[number] if self.norm == "linf" else signs[number, active["sample"]]
+                self._try(model, active, propose(active, plan[number], drawn[..., None, None].to(x.dtype)))
 
             with torch.no_grad():
-                lanes["margin"] = torch.full_like(lanes["radius"].flatten(), torch.inf)
-                self._try(model, lanes, lanes["best"])
-                hunt.run(lanes, query, self.queries, (turn / self.restarts, (turn + 1) / self.restarts))
+                active["margin"] = torch.full_like(active["radius"].flatten(), torch.inf)
+                self._try(model, active, active["best"])
+                search.run(active, query, self.queries, (turn / self.restarts, (turn + 1) / self.restarts))
 
     def work(self, num_classes: int) -> int:
         return self.restarts * (self.queries + 1)
 
-    def _try(self, model: Classifier, lanes: Lanes, images: Tensor) -> None:
-        """One query a lane: keep what lowers the margin."""
-        logits = self._query(model, lanes, images)
-        margin = margin_of(logits, lanes["y"])
-        better = margin < lanes["margin"]
-        lanes["best"] = torch.where(column(better, images), images, lanes["best"])
-        lanes["logits"] = torch.where(better[:, None], logits, lanes.get("logits", logits))
-        lanes["margin"] = torch.where(better, margin, lanes["margin"])
-        claim(lanes, images, logits.argmax(1) != lanes["y"])
+    def _try(self, model: Classifier, active: ActiveSet, images: Tensor) -> None:
+        """One query an attempt: keep what lowers the margin."""
+        logits = self._query(model, active, images)
+        margin = margin_of(logits, active["y"])
+        better = margin < active["margin"]
+        active["best"] = torch.where(column(better, images), images, active["best"])
+        active["logits"] = torch.where(better[:, None], logits, active.get("logits", logits))
+        active["margin"] = torch.where(better, margin, active["margin"])
+        claim(active, images, logits.argmax(1) != active["y"])
 
-    def _query(self, model: Classifier, lanes: Lanes, images: Tensor) -> Tensor:
+    def _query(self, model: Classifier, active: ActiveSet, images: Tensor) -> Tensor:
         """Logits of the proposals. One that changes nothing, because its patch is there already, has known ones."""
-        if images.is_cuda or "logits" not in lanes:  # on a GPU, finding out would make the host wait
+        if images.is_cuda or "logits" not in active:  # on a GPU, finding out would make the host wait
             return predict(model, images)
-        logits = lanes["logits"].clone()
-        changed = (images != lanes["best"]).flatten(1).any(1).nonzero().squeeze(1)
+        logits = active["logits"].clone()
+        changed = (images != active["best"]).flatten(1).any(1).nonzero().squeeze(1)
         if len(changed):
             logits[changed] = predict(model, images[changed])
         return logits
@@ -125,9 +125,9 @@ class Square(Breaker):
             signs[:, row] = _signs(shape, generator)
         return signs.to(x.device)
 
-    def _start(self, lanes: Lanes, source: PerSample, shared: torch.Generator) -> Tensor:
+    def _start(self, active: ActiveSet, source: PerSample, shared: torch.Generator) -> Tensor:
         """L-inf: vertical stripes at the ball's surface. L2: a grid of bumps with random signs."""
-        x, radius = lanes["x"], lanes["radius"]
+        x, radius = active["x"], active["radius"]
         if self.norm == "linf":
             return (x + radius * _random_signs(x[:, :, :1, :], source)).clamp(0, 1)
         height, width = x.shape[2:]
@@ -141,16 +141,16 @@ class Square(Breaker):
                 delta[:, :, top : top + side, left : left + side] = bump * _random_signs(x[:, :, :1, :1], source)
         return (x + radius * delta / l2(delta)).clamp(0, 1)
 
-    def _linf(self, lanes: Lanes, patch: Patch, signs: Tensor) -> Tensor:
+    def _linf(self, active: ActiveSet, patch: Patch, signs: Tensor) -> Tensor:
         """The patch goes to the surface of the ball, one sign a channel."""
-        images = lanes["best"].clone()
-        images[patch.window] = (lanes["x"][patch.window] + lanes["radius"] * signs).clamp(0, 1)
+        images = active["best"].clone()
+        images[patch.window] = (active["x"][patch.window] + active["radius"] * signs).clamp(0, 1)
         return images
 
-    def _l2(self, lanes: Lanes, patch: Patch, signs: Tensor) -> Tensor:
+    def _l2(self, active: ActiveSet, patch: Patch, signs: Tensor) -> Tensor:
         """The patch gets a bump, paid for by what the budget leaves and by the perturbation in its twin."""
-        x, radius = lanes["x"], lanes["radius"]
-        delta = lanes["best"] - x
+        x, radius = active["x"], active["radius"]
+        delta = active["best"] - x
         inside, left_over = delta[patch.window], (radius**2 - l2(delta) ** 2).clamp_min(0)
         both = torch.zeros_like(x[:1, :1])
         both[patch.window], both[patch.twin] = 1, 1

@@ -8,12 +8,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from worstclass.attacks import autoattack
-from worstclass.attacks.view import Passes
+from worstclass.attacks.search_model import Passes
 from worstclass.data import Images
 from worstclass.errors import UserError
-from worstclass.evaluate import Notify, as_input, evaluate
+from worstclass.evaluation.evaluate import Notify, as_input, evaluate
+from worstclass.evaluation.outcomes import STANDS
 from worstclass.execution import Precision, allow_tf32
-from worstclass.outcomes import STANDS
 from worstclass.types import Classifier, Norm
 
 Standing = NDArray[np.bool_]

@@ -13,10 +13,10 @@ from worstclass.models import make_model
 from worstclass.objectives import Trades
 from worstclass.stats import ClassStats
 from worstclass.strategies import WAT
-from worstclass.train.engine import Engine
-from worstclass.train.state import Plan, new_state
-from worstclass.train.step import tally
-from worstclass.train.work import prepare
+from worstclass.training.engine import Engine
+from worstclass.training.prepare import prepare
+from worstclass.training.state import Plan, new_state
+from worstclass.training.step import tally
 from worstclass.types import Losses
 
 
@@ -61,13 +61,13 @@ def bench_classes(
     logits = torch.randn(batch_size, num_classes, device=device)
     natural, robust = (torch.rand(batch_size, device=device, requires_grad=True) for _ in range(2))
     losses, stats = Losses(natural, robust, logits, logits), ClassStats(num_classes, device)
-    margin = torch.ones_like(natural)
+    radius_scale = torch.ones_like(natural)
 
     def plain(_: Tensor) -> None:
         torch.autograd.grad((losses.natural + losses.robust).mean(), [natural, robust])
 
     def by_class(_: Tensor) -> None:
-        margin.copy_(weights.margin[y])
+        radius_scale.copy_(weights.radius_scale[y])
         torch.autograd.grad(weights.reduce(losses, y), [natural, robust])
         tally(stats, losses, y)
 

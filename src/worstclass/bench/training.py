@@ -19,9 +19,9 @@ from worstclass.execution import allow_tf32, wait
 from worstclass.models import make_model
 from worstclass.objectives import Trades
 from worstclass.strategies import uniform
-from worstclass.train.engine import Engine
-from worstclass.train.state import Plan, State, new_state
-from worstclass.train.work import prepare
+from worstclass.training.engine import Engine
+from worstclass.training.prepare import prepare
+from worstclass.training.state import Plan, State, new_state
 
 FORWARDS_A_STEP = 27  # what a step needs: 1 for clean logits, 10 x 2 for the attack, 2 x 3 for training
 EPS, BETA, STEPS, STEP_SIZE = 8 / 255, 6.0, 10, 0.007

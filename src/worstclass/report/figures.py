@@ -12,7 +12,7 @@ from matplotlib.figure import Figure
 
 from worstclass.errors import choose
 from worstclass.report.results import Result, attack_title
-from worstclass.runs import Run
+from worstclass.runs.run import Run
 
 COLORS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000", "#F0E442")  # Okabe and Ito
 FIGURE_FORMATS = ("svg", "pdf", "png")

@@ -11,14 +11,14 @@ from PIL import Image
 from torch import Tensor
 
 from worstclass.attacks import PGD, make_attack, pgd
-from worstclass.attacks.lanes import predict
+from worstclass.attacks.active_set import predict
 from worstclass.data import data_at_hand, to_float
 from worstclass.errors import UserError
-from worstclass.keeper import LAST, SELECTED
-from worstclass.outcomes import NATURAL
+from worstclass.evaluation.outcomes import NATURAL
+from worstclass.evaluation.targets import run_target
 from worstclass.report.results import Result
 from worstclass.rng import PerSample
-from worstclass.subjects import run_subject
+from worstclass.runs.saver import LAST, SELECTED
 
 SHOWN = 4
 
@@ -57,7 +57,7 @@ def make_gallery(result: Result, attack: str, *, data_dir: Path = Path("data"), 
     if not data_at_hand(about["data"], data_dir):
         return Gallery(result.title, weakest, f"{about['data']} is not in {data_dir}: no images can be made")
     try:
-        subject = run_subject(
+        target = run_target(
             result.run,
             checkpoint=about["checkpoint"],
             part=about["part"],
@@ -66,19 +66,19 @@ def make_gallery(result: Result, attack: str, *, data_dir: Path = Path("data"), 
         )
     except UserError as error:
         return Gallery(result.title, weakest, str(error).rstrip("."))
-    if any(subject.about[key] != about[key] for key in ("weights", "images")):
+    if any(target.about[key] != about[key] for key in ("weights", "images")):
         return Gallery(result.title, weakest, "the weights or the images are no longer those that were evaluated")
     outcomes = result.outcomes
     hit = (outcomes.labels == names.index(weakest)) & (outcomes.predictions[NATURAL] == outcomes.labels)
     rows = np.flatnonzero(hit & (outcomes.predictions[attack] != outcomes.labels))[:SHOWN]
     if len(rows) == 0:
         return Gallery(result.title, weakest, "no image of it was right when clean and wrong under attack")
-    images = subject.images.select(torch.from_numpy(rows))
+    images = target.images.select(torch.from_numpy(rows))
     x, y = to_float(images.x), images.y
-    search = make_attack(attack, eps=subject.eps, norm=subject.norm)
+    search = make_attack(attack, eps=target.eps, norm=target.norm)
     if not isinstance(search, PGD):
-        search = pgd(20, eps=subject.eps, norm=subject.norm)
-    model = subject.model.eval()
+        search = pgd(20, eps=target.eps, norm=target.norm)
+    model = target.model.eval()
     seed = int(about["seed"])  # the same starts as in the evaluation
     x_adv = search.search(model, x, y, generator=PerSample(seed, "evaluate", rows.tolist())).any
     before, after = (predict(model, each).argmax(1).tolist() for each in (x, x_adv))
@@ -89,9 +89,7 @@ def make_gallery(result: Result, attack: str, *, data_dir: Path = Path("data"), 
         for i in range(len(rows))
     ]
     note = (
-        f"perturbations magnified {0.5 / subject.eps:.0f} times"
-        if subject.norm == "linf"
-        else "perturbations magnified"
+        f"perturbations magnified {0.5 / target.eps:.0f} times" if target.norm == "linf" else "perturbations magnified"
     )
     if worst["ties"] > 1:
         note += f"; {weakest} is the first of {worst['ties']} classes at {100 * worst['value']:.1f}%"

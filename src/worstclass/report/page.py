@@ -11,15 +11,15 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
 import worstclass
-from worstclass.certify import certify_outcomes, certify_training
-from worstclass.checks import load_findings
 from worstclass.config import to_toml
+from worstclass.evaluation.checks import load_findings
 from worstclass.files import write_atomic
 from worstclass.radius import show_radii, show_radius
 from worstclass.report import figures
 from worstclass.report.gallery import make_gallery
 from worstclass.report.results import Result, attack_title
 from worstclass.report.tables import HEADER, notes, rows, weakest
+from worstclass.theory.certify import certify_outcomes, certify_training
 
 PREFERRED = ("autoattack", "pgd-100", "pgd-20")  # to open with: the strongest that every run has
 

@@ -5,13 +5,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from worstclass.card import compare_with_base, measure
 from worstclass.config import Config, differing_keys, make_config
 from worstclass.errors import UserError
-from worstclass.outcomes import ANY, Outcomes
+from worstclass.evaluation.card import compare_with_base, measure
+from worstclass.evaluation.outcomes import ANY, Outcomes
+from worstclass.evaluation.targets import CARD, OUTCOMES, check_comparable, load_card, load_outcomes
+from worstclass.names import RECIPE
 from worstclass.report.titles import compared_settings, distinguish
-from worstclass.runs import RECIPE, Run, open_run
-from worstclass.subjects import CARD, OUTCOMES, check_comparable, load_card, load_outcomes
+from worstclass.runs.run import Run, open_run
 
 
 @dataclass(frozen=True)

@@ -7,7 +7,7 @@ from pathlib import Path
 from worstclass.config import Config, differing_keys, make_config, read_recipe, recipe_names
 from worstclass.errors import UserError
 from worstclass.report.results import Result, load_results
-from worstclass.runs import open_run
+from worstclass.runs.run import open_run
 
 SAME = ("method", "objective", "variant", "data", "model", "eta", "focus_class", "focus_weight", "class_weights", "eps")
 

@@ -6,10 +6,10 @@ from pathlib import Path
 from typing import Any
 
 from worstclass.errors import choose
-from worstclass.paper import Reported, reported
 from worstclass.report.results import Result
 from worstclass.report.tables import notes as comparison_notes
 from worstclass.report.titles import distinguish
+from worstclass.reproduce.paper import Reported, reported
 from worstclass.reproduce.rows import Row, collect, rows_of
 from worstclass.reproduce.specs import TABLES, Measure, TableSpec
 

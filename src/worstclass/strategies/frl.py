@@ -53,7 +53,7 @@ class FRL:
         self.weights.set(
             natural=1 / len(natural) + natural - natural.mean(),
             robust=1 / len(robust) + robust - robust.mean(),
-            margin=(2 * margin).exp().clamp(*MARGIN_RANGE),  # again: exp(log(3)) is not quite 3
+            radius_scale=(2 * margin).exp().clamp(*MARGIN_RANGE),  # again: exp(log(3)) is not quite 3
         )
 
 

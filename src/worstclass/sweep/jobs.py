@@ -13,13 +13,14 @@ from worstclass.data import open_source
 from worstclass.data.sources import Notify
 from worstclass.devices import as_started, pick_device, pick_engine, pick_search
 from worstclass.errors import AttackError, TrainingError, UserError, what_failed
-from worstclass.keeper import LAST, SELECTED
-from worstclass.names import runs_user_code
-from worstclass.outcomes import NATURAL
-from worstclass.runs import RECIPE, Run, open_run, refuse_code, train_run
-from worstclass.subjects import CARD, evaluate_subject, load_card, run_subject
+from worstclass.evaluation.outcomes import NATURAL
+from worstclass.evaluation.targets import CARD, evaluate_target, load_card, run_target
+from worstclass.names import RECIPE, runs_user_code
+from worstclass.runs.run import Run, open_run, refuse_code
+from worstclass.runs.saver import LAST, SELECTED
+from worstclass.runs.train import train_run
 from worstclass.sweep.plan import Job
-from worstclass.train.checkpoint import load_header
+from worstclass.training.checkpoint import load_header
 
 
 @dataclass(frozen=True)
@@ -112,8 +113,8 @@ def run_job(config: Config, folder: Path, setup: Setup) -> None:
         )
     names = attacks_left(run, setup.attacks)
     if names:
-        subject = run_subject(run, data_dir=setup.data_dir, allow_code=setup.allow_code)
-        evaluate_subject(subject, names, folder, device=device, precision=pick_search(None, device, ours=ours))
+        target = run_target(run, data_dir=setup.data_dir, allow_code=setup.allow_code)
+        evaluate_target(target, names, folder, device=device, precision=pick_search(None, device, ours=ours))
 
 
 def attempt(config: Config, folder: Path, setup: Setup) -> Failure | None:

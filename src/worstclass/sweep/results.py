@@ -5,7 +5,7 @@ from typing import Any
 
 import numpy as np
 
-from worstclass.subjects import load_card
+from worstclass.evaluation.targets import load_card
 from worstclass.sweep.jobs import Failure
 from worstclass.sweep.plan import Job, Sweep
 

@@ -1,0 +1,120 @@
+"""What a person at the terminal reads: lines and tables."""
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+from rich.console import Console, RenderableType
+from rich.table import Table
+from rich.text import Text
+
+from worstclass.errors import visible
+from worstclass.radius import show_radius
+from worstclass.torchrun import follows
+
+if TYPE_CHECKING:  # to print a line needs no torch
+    import torch
+
+    from worstclass.bench import StepTime, Timing
+    from worstclass.report import Result
+
+WIDEST_TABLE = 200  # characters; a reason why a run failed may be longer
+console = Console(quiet=follows())
+
+
+def say(text: RenderableType, where: Console | None = None) -> None:
+    """Print as it is: no colour guessing, no wrapping of long lines."""
+    (where or console).print(
+        visible(text) if isinstance(text, str) else text, highlight=False, soft_wrap=True, markup=False
+    )
+
+
+def rule(title: str) -> None:
+    """A line with a title, between the parts of a longer job."""
+    console.rule(title, align="left")
+
+
+def print_timings(timings: "Sequence[Timing]") -> None:
+    """Programs side by side, each with its time as a ratio to the last."""
+    table = Table("", "Seconds", "Faster by", "Forward passes", "Backward passes", "Standing", "It alone breaks")
+    for timing in timings:
+        alone = sum(int((~timing.standing & other.standing).sum()) for other in timings)
+        table.add_row(
+            timing.name,
+            f"{timing.seconds:.1f}",
+            f"{timings[-1].seconds / timing.seconds:.2f}",
+            f"{timing.passes.forward:,}",
+            f"{timing.passes.backward:,}",
+            f"{int(timing.standing.sum())}/{len(timing.standing)}",
+            f"{alone}",
+        )
+    print_wide(table)
+    same = (timings[0].standing == timings[-1].standing).mean()
+    say(f"Same verdict on {100 * same:.1f}% of the images.")
+
+
+def print_steps(times: "Sequence[StepTime]", ceiling: float, title: str, device: "torch.device") -> None:
+    """Ways to take a training step, each with its speed as a ratio to the first."""
+    import torch
+
+    where = torch.cuda.get_device_name(device) if device.type == "cuda" else "CPU"
+    table = Table("", "ms a step", "Faster by", "Images/s", "TFLOP/s", "Of ceiling", "Peak GiB", "Start s", title=title)
+    for each in times:
+        table.add_row(
+            each.name,
+            f"{1e3 * each.seconds:.2f}",
+            f"{times[0].seconds / each.seconds:.2f}",
+            f"{each.images:.0f}",
+            f"{each.flops / 1e12:.2f}",
+            f"{each.flops / ceiling:.1%}",
+            f"{each.memory / 2**30:.2f}" if each.memory else "",
+            f"{each.start:.1f}",
+        )
+    print_wide(table)
+    say(f"Ceiling: a large matrix product on this {where} in this run, {ceiling / 1e12:.2f} TFLOP/s.")
+
+
+def print_card(card: dict[str, Any]) -> None:
+    """The card's main measures as a table; with rho, and against what, where there is a base."""
+    from worstclass.report.results import attack_title
+    from worstclass.report.tables import base_name, number, percent, weakest
+
+    base = card.get("base")
+    heads = ["Attack", "Average %", "Worst class %", "", "Class variance", *(["rho"] if base else [])]
+    caption = "[95% interval]" + (f"; rho is against {base_name(base)}" if base else "")
+    table = Table(*heads, caption=Text(visible(caption)), caption_justify="left")
+    for name, column in card["columns"].items():
+        cells = [attack_title(name), percent(column["average"]), percent(column["worst"])]
+        cells += [weakest(column), number(column["class_variance"], 4)]
+        if base:
+            cells.append(number(column["against_base"]["rho"], 2, sign=True) if "against_base" in column else "")
+        table.add_row(*(Text(visible(cell)) for cell in cells))  # names are not markup
+    print_wide(table)
+
+
+def print_findings(card: dict[str, Any], *, every: bool) -> None:
+    """What the checks found: all of it with a verdict, or only what needs attention."""
+    from worstclass.evaluation.checks import load_findings, verdict
+
+    findings = load_findings(card)
+    for finding in findings:
+        if every or not finding.passed:
+            state = "passed" if finding.passed else "FAILED"
+            say(f"{state}  {finding.name}: {finding.seen}. {finding.advice}".rstrip())
+    if every:
+        say(verdict(findings))
+
+
+def print_table(results: "list[Result]") -> None:
+    """The comparison; on a narrow terminal it is wide rather than cut."""
+    from worstclass.report import rich_table
+
+    about = results[0].card["about"]
+    norm = {"linf": "L-inf", "l2": "L2"}[about["norm"]]
+    title = f"{about['data']}, {norm} radius {show_radius(about['eps'])}, {len(results[0].outcomes.labels)} images"
+    print_wide(rich_table(results, visible(title)))
+
+
+def print_wide(table: Table) -> None:
+    """A table with room for what it holds: on a narrow terminal a line that wraps is better than a cut number."""
+    width = Console(width=WIDEST_TABLE).measure(table).maximum
+    Console(width=max(console.width, width), quiet=follows()).print(table)

@@ -1,0 +1,178 @@
+"""`worstclass evaluate`: attack a run, or a model of your own."""
+
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, get_args
+
+import typer
+
+from worstclass.cli.console import print_card, print_findings, say
+from worstclass.cli.options import AllowCode, DataDir, Device, Search, check_given_run, complete_runs, radius
+from worstclass.errors import UserError, choose
+from worstclass.names import (
+    ATTACK_NAMES,
+    NATURAL,
+    Norm,
+    check_data_name,
+    check_model_name,
+    check_run_folder,
+    parse_attacks,
+    runs_user_code,
+)
+
+if TYPE_CHECKING:
+    from worstclass.evaluation.targets import Target
+
+PICKLED = (".pt", ".pth", ".ckpt", ".pkl", ".bin")
+DEFAULT_ATTACKS = "natural,pgd-20,pgd-100,cw"
+
+
+def evaluate(
+    target: Annotated[
+        str,
+        typer.Argument(
+            help="a run folder, or module.path:factory of a model of your own", autocompletion=complete_runs
+        ),
+    ],
+    attacks: Annotated[
+        str, typer.Option(help="comma-separated: " + ", ".join([NATURAL, *ATTACK_NAMES]))
+    ] = DEFAULT_ATTACKS,
+    base: Annotated[
+        Path | None, typer.Option(help="folder of an evaluated vanilla run, for rho", autocompletion=complete_runs)
+    ] = None,
+    checkpoint: Annotated[str | None, typer.Option(help="selected (default) or last (of a run)")] = None,
+    part: Annotated[str | None, typer.Option(help="test (default) or valid (of a run)")] = None,
+    weights: Annotated[Path | None, typer.Option(help="safetensors weights (of your own model)")] = None,
+    data: Annotated[str | None, typer.Option(help="data set (of your own model)")] = None,
+    eps: Annotated[str | None, typer.Option(help="radius, such as 8/255 (of your own model)")] = None,
+    norm: Annotated[str | None, typer.Option(help="linf (default) or l2 (of your own model)")] = None,
+    out: Annotated[Path | None, typer.Option(help="folder for card.json and outcomes.npz; default: the run")] = None,
+    seed: Annotated[int, typer.Option(min=0, help="seed of the attacks' random starts")] = 0,
+    batch_size: Annotated[
+        int | None, typer.Option(min=1, help="images at a time; default: 500, on a GPU as many as fit, up to 5000")
+    ] = None,
+    search: Search = None,
+    checks: Annotated[
+        bool, typer.Option("--checks", help="also run checks of good practice, and end in one verdict")
+    ] = False,
+    transfer: Annotated[
+        Path | None,
+        typer.Option(
+            help="with --checks: a run whose adversarial images are tried on this model",
+            callback=check_given_run,
+            autocompletion=complete_runs,
+        ),
+    ] = None,
+    data_dir: DataDir = Path("data"),
+    device: Device = "auto",
+    allow_code: AllowCode = False,
+) -> None:
+    """Attack a run, or a model of your own, class by class.
+
+    Writes the outcome of each image and a card with every measure. Stopped, the same command goes on.
+    """
+    names = parse_attacks(attacks)
+    if transfer is not None and not checks:
+        raise UserError("--transfer is one of the checks: give --checks too.")
+    if runs_user_code(target) and not Path(target).exists():
+        _refuse(target, "is for a run; {} is a model of your own", {"--checkpoint": checkpoint, "--part": part})
+        load = _own_model(target, weights, data, eps, norm, out, data_dir)
+    elif not Path(target).is_dir() and (weights or data or eps or norm):
+        raise UserError(f"'{target}' is neither a run folder nor module.path:factory, a model of your own.")
+    else:
+        own = {"--weights": weights, "--data": data, "--eps": eps, "--norm": norm}
+        _refuse(target, "is for a model of your own; the run {} carries its own", own)
+        load = _run(Path(target), checkpoint, part, data_dir, allow_code)
+    folder = out or Path(target)
+    if base is not None and not base.is_dir():
+        raise UserError(f"--base: there is no folder {base}.")
+
+    from worstclass.cli.watched import evaluate_with_progress
+    from worstclass.devices import pick_device, pick_search
+    from worstclass.distributed import joined
+    from worstclass.evaluation.targets import CARD, OUTCOMES, run_target
+    from worstclass.runs.run import open_run
+
+    def targets() -> "tuple[Target, Target | None]":
+        other = run_target(open_run(transfer), data_dir=data_dir, allow_code=allow_code) if transfer else None
+        return load(), other
+
+    chosen = pick_device(device)
+    with joined(chosen) as team:
+        attacked, other = team.leader_first(targets)
+        ours = attacked.home is not None and not runs_user_code(open_run(attacked.home).config.model)
+        card = evaluate_with_progress(
+            attacked,
+            names,
+            folder,
+            base=base,
+            device=chosen,
+            seed=seed,
+            batch_size=batch_size,
+            precision=pick_search(search, chosen, ours=ours),
+            checks=checks,
+            transfer=other,
+            team=team,
+        )
+    if team.leads:
+        print_card(card)
+        print_findings(card, every=checks)
+    say(f"Card and outcomes: {folder / CARD}, {folder / OUTCOMES}")
+
+
+def _refuse(target: str, why: str, options: Mapping[str, object]) -> None:
+    for option, value in options.items():
+        if value is not None:
+            raise UserError(f"{option} {why.format(target)}.")
+
+
+def _own_model(
+    target: str,
+    weights: Path | None,
+    data: str | None,
+    eps: str | None,
+    norm: str | None,
+    out: Path | None,
+    data_dir: Path,
+) -> "Callable[[], Target]":
+    """What loads a model of the user's own; what can be checked without it is checked now."""
+    given = {"--weights": weights, "--data": data, "--eps": eps, "--out": out}
+    missing = [option for option, value in given.items() if value is None]
+    if weights is None or data is None or eps is None or missing:
+        listed = " and ".join(filter(None, [", ".join(missing[:-1]), missing[-1]]))
+        raise UserError(f"to evaluate '{target}', give {listed} too.")
+    check_model_name(target)
+    check_data_name(data)
+    ball: Norm = choose("norm", norm or "linf", get_args(Norm))
+    size = radius(eps, ball)
+    if not weights.is_file():
+        raise UserError(f"there are no weights at {weights}.")
+    if weights.suffix in PICKLED:
+        raise UserError(
+            f"{weights} is a pickle by its name, and none is ever loaded: save the state_dict as safetensors, "
+            "with safetensors.torch.save_file(model.state_dict(), PATH)."
+        )
+
+    def load() -> "Target":
+        from worstclass.evaluation.targets import model_target
+
+        return model_target(target, weights=weights, data=data, eps=size, norm=ball, data_dir=data_dir)
+
+    return load
+
+
+def _run(
+    folder: Path, checkpoint: str | None, part: str | None, data_dir: Path, allow_code: bool
+) -> "Callable[[], Target]":
+    """What loads a run; what can be checked without it is checked now."""
+    check_run_folder(folder)
+    which = choose("checkpoint", checkpoint or "selected", ("selected", "last"))
+    where = choose("part", part or "test", ("test", "valid"))
+
+    def load() -> "Target":
+        from worstclass.evaluation.targets import run_target
+        from worstclass.runs.run import open_run
+
+        return run_target(open_run(folder), checkpoint=which, part=where, data_dir=data_dir, allow_code=allow_code)
+
+    return load

@@ -1,0 +1,364 @@
+"""The command: train, sweep, evaluate, report, reproduce, certify, bench, recipes, demo."""
+
+import atexit
+import gc
+import os
+import signal
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from types import FrameType
+from typing import Annotated, Any, NoReturn, get_args
+
+import typer
+
+import worstclass
+from worstclass.cli.bench import bench
+from worstclass.cli.console import print_table, rule, say
+from worstclass.cli.evaluate import evaluate
+from worstclass.cli.options import (
+    AllowCode,
+    DataDir,
+    Device,
+    EvaluatedRuns,
+    RunFolder,
+    complete_recipes,
+    complete_runs,
+)
+from worstclass.cli.sweep import sweep
+from worstclass.config import (
+    Config,
+    make_config,
+    parse_settings,
+    read_recipe,
+    recipe_comment,
+    recipe_names,
+)
+from worstclass.errors import (
+    AttackError,
+    TeamError,
+    Terminated,
+    TrainingError,
+    UserError,
+    choose,
+    exit_code,
+    visible,
+    what_failed,
+)
+from worstclass.files import write_atomic, write_json
+from worstclass.names import check_run_folder, runs_user_code
+from worstclass.reproduce.specs import FIGURES, FORMATS, TABLES
+from worstclass.sweep.plan import RESULTS
+from worstclass.torchrun import follows, team_size
+
+app = typer.Typer(rich_markup_mode=None, pretty_exceptions_enable=False)
+
+app.add_typer(bench, name="bench")
+
+
+def recipe_help() -> str:
+    """Every key of a recipe with its default, one a line."""
+    lines = ["Recipe keys and their defaults:", "", "\b"]
+    for key, field in Config.model_fields.items():
+        default = "" if field.default is None else f" = {str(field.default).replace(repr(8 / 255), '8/255')}"
+        choices = [choice for choice in get_args(field.annotation) if isinstance(choice, str)]
+        allowed = f" ({', '.join(choices)})" if choices else ""
+        lines.append(f"  {key}{default}: {field.description}{allowed}")
+    return "\n".join(lines)
+
+
+@app.callback(invoke_without_command=True)
+def root(
+    context: typer.Context, version: Annotated[bool, typer.Option("--version", help="print the version")] = False
+) -> None:
+    """Train, attack and measure classifiers whose weakest class must hold."""
+    if team_size() > 1 and context.invoked_subcommand not in ("train", "evaluate"):
+        raise UserError("several processes can train and evaluate together, and nothing else: leave torchrun out.")
+    if version:
+        say(worstclass.__version__)
+    elif context.invoked_subcommand is None:
+        say(context.get_help())
+
+
+@app.command(epilog=recipe_help())
+def train(
+    recipe: Annotated[
+        str | None,
+        typer.Argument(help="a path, or the name of a shipped recipe", autocompletion=complete_recipes),
+    ] = None,
+    settings: Annotated[list[str] | None, typer.Option("--set", help="key=value, over the recipe; repeatable")] = None,
+    out: Annotated[Path | None, typer.Option(help="run folder; default runs/RECIPE-seedSEED")] = None,
+    resume: Annotated[
+        Path | None,
+        typer.Option(help="continue the run in this folder", autocompletion=complete_runs),
+    ] = None,
+    data_dir: DataDir = Path("data"),
+    device: Device = "auto",
+    engine: Annotated[
+        str | None, typer.Option(help="auto (default: fast on a GPU), eager, or fast (compiled, one CUDA graph a step)")
+    ] = None,
+    precision: Annotated[
+        str | None,
+        typer.Option(
+            help="auto, fp32, tf32 or bf16. Default on a GPU: bf16 for our networks under the fast engine, else tf32"
+        ),
+    ] = None,
+    deterministic: Annotated[
+        bool,
+        typer.Option(
+            "--deterministic",
+            help="the same bits each time on one kind of machine; ResNet-18 is a tenth slower on an H200",
+        ),
+    ] = False,
+    checkpoint_minutes: Annotated[
+        float, typer.Option(min=0, help="save the run whenever so many minutes have passed, and at its end")
+    ] = 1.0,
+    data_gib: Annotated[
+        float | None,
+        typer.Option(min=0, help="images beyond so many GiB stay in host memory; default: half of a GPU's free memory"),
+    ] = None,
+    allow_code: AllowCode = False,
+    tensorboard: Annotated[bool, typer.Option("--tensorboard", help="also log to RUN/tensorboard")] = False,
+) -> None:
+    """Train a classifier by a recipe, or continue a run."""
+    if (recipe is None) == (resume is None):
+        raise UserError("give a recipe, or --resume with a run folder, and not both.")
+    chosen = parse_settings(settings or [])
+    if resume is not None and (chosen or out):
+        raise UserError("--resume continues a run as it was started: it takes no --set and no --out.")
+    if resume is not None:
+        check_run_folder(resume)
+    config = None if recipe is None else make_config(read_recipe(recipe) | chosen, "" if chosen else recipe)
+
+    from worstclass.cli.watched import tensorboard_writer, train_with_progress
+    from worstclass.devices import as_started, pick_device, pick_engine
+    from worstclass.distributed import joined
+    from worstclass.runs.run import open_run
+
+    if config is None:
+        assert resume is not None
+        run = open_run(resume)
+        config, folder = run.config, resume
+        was_engine, was_precision, was_deterministic = as_started(run.about)
+        engine, precision = engine or was_engine, precision or was_precision
+        deterministic = deterministic or was_deterministic
+    else:
+        assert recipe is not None
+        folder = out or Path("runs") / f"{Path(recipe).name.removesuffix('.toml')}-seed{config.seed}"
+    allow_code = allow_code or "model" in chosen  # typed by the user, not read from a file
+    chosen_device = pick_device(device)
+    with joined(chosen_device) as team:
+        train_with_progress(
+            config,
+            folder,
+            resume=resume is not None,
+            data_dir=data_dir,
+            device=chosen_device,
+            engine=pick_engine(
+                engine, precision, chosen_device, ours=not runs_user_code(config.model), deterministic=deterministic
+            ),
+            checkpoint_minutes=checkpoint_minutes,
+            allow_code=allow_code,
+            team=team,
+            data_limit=None if data_gib is None else int(data_gib * 2**30),
+            on_record=tensorboard_writer(folder) if tensorboard else None,
+        )
+    say(f"Run: {folder}. Evaluate it with: worstclass evaluate {folder}")
+
+
+app.command()(sweep)
+app.command()(evaluate)
+
+
+def reproduce_help() -> str:
+    """Which table and figure is which."""
+    lines = ["The paper's tables and figures, counted as it does:", "", "\b"]
+    lines += [f"  {name}: {spec.title}" for name, spec in (TABLES | FIGURES).items()]
+    return "\n".join([*lines, "  (Figure 1 is a drawing of the idea, without data.)"])
+
+
+@app.command(epilog=reproduce_help())
+def reproduce(
+    what: Annotated[str, typer.Argument(help="table1 to table5, figure2 to figure6")],
+    runs: EvaluatedRuns,
+    kind: Annotated[str, typer.Option("--format", help="of a table: text, markdown, latex (booktabs) or csv")] = "text",
+    out: Annotated[
+        Path | None,
+        typer.Option(help="file; a figure's ending says its format (svg, pdf, png), and without one it is all three"),
+    ] = None,
+) -> None:
+    """Make a table or figure of the paper from runs.
+
+    Each cell has our value with its interval, the paper's, and the difference.
+    """
+    name = choose("table or figure", what, [*TABLES, *FIGURES])
+    choose("format", kind, FORMATS)
+    runs = [run for run in runs if run.name != RESULTS]  # OUT/* of a sweep has it beside the runs
+
+    from worstclass.report.figures import save_figure
+    from worstclass.reproduce import draw_figure, make_table, render
+
+    if name in FIGURES:
+        if kind != "text":
+            raise UserError("--format is for tables; a figure's format is the ending of --out.")
+        figure, remarks = draw_figure(name, runs)
+        for path in save_figure(figure, out or Path(name)):
+            say(f"{path}")
+        for remark in remarks:
+            say(remark)
+        return
+    table = make_table(name, runs)
+    text = render(table, kind)
+    if out is None:
+        print(text, end="")
+    else:
+        write_atomic(out, text.encode())
+        say(f"{out}")
+    if kind == "csv" or out is not None:  # elsewhere they are part of the table
+        for remark in [f"missing: {line}" for line in table.missing] + [f"note: {line}" for line in table.notes]:
+            print(remark, file=sys.stderr)
+
+
+@app.command()
+def certify(
+    run: RunFolder,
+    also: Annotated[
+        list[Path] | None,
+        typer.Option(help="folder with an evaluation of another classifier, say of the last epoch; repeatable"),
+    ] = None,
+    delta: Annotated[
+        float, typer.Option(min=1e-12, max=0.999, help="the bounds hold with probability 1 - delta")
+    ] = 0.05,
+    gamma: Annotated[float, typer.Option(min=1e-12, help="margin of theorem 3, for linear models")] = 1.0,
+    out: Annotated[Path | None, typer.Option(help="also write the certificates as JSON")] = None,
+    data_dir: DataDir = Path("data"),
+    allow_code: AllowCode = False,
+) -> None:
+    """Compute the paper's theorems on a run.
+
+    Both sides of each, and whether its assumptions hold.
+    """
+    from worstclass.runs.run import open_run
+    from worstclass.theory.certify import certify_run
+    from worstclass.theory.theorems import certificate_lines
+
+    certificates = certify_run(
+        open_run(run), others=also or (), delta=delta, gamma=gamma, data_dir=data_dir, allow_code=allow_code
+    )
+    for line in certificate_lines(certificates):
+        say(line)
+    if out:
+        write_json(out, [certificate.as_dict() for certificate in certificates])
+
+
+@app.command()
+def report(
+    runs: EvaluatedRuns,
+    out: Annotated[Path, typer.Option(help="the page; its figures go beside it")] = Path("report.html"),
+    base: Annotated[
+        Path | None,
+        typer.Option(help="vanilla run for rho; default: the first one among RUNS", autocompletion=complete_runs),
+    ] = None,
+    gallery: Annotated[
+        bool, typer.Option(help="attacked images of the weakest class; they need weights and data")
+    ] = True,
+    hourly_price: Annotated[float | None, typer.Option(min=0, help="price of an hour of the machine")] = None,
+    data_dir: DataDir = Path("data"),
+    allow_code: AllowCode = False,
+) -> None:
+    """Compare evaluated runs on one page.
+
+    Prints a table, and writes figures and a self-contained HTML page.
+    """
+    from worstclass.report import load_results, write_report
+
+    results = load_results([run for run in runs if run.name != RESULTS], base)
+    print_table(results)
+    write_report(results, out, data_dir=data_dir, allow_code=allow_code, gallery=gallery, hourly_price=hourly_price)
+    say(f"Report: {out}, its figures beside it.")
+
+
+@app.command()
+def recipes() -> None:
+    """List the recipes that ship with the package."""
+    for name in recipe_names():
+        say(f"{name:34s} {recipe_comment(name)}")
+
+
+@app.command()
+def demo(out: Annotated[Path, typer.Option(help="folder of the demo")] = Path("demo"), device: Device = "auto") -> None:
+    """Train, attack and compare TRADES and WAT.
+
+    On the data that ships with the package; a few minutes on a CPU.
+    """
+    from worstclass.cli.demo import RECIPES, train_and_attack
+    from worstclass.report import headline, load_results, write_report
+
+    folders = [out / Path(recipe).stem for recipe in RECIPES]
+    rule("TRADES and WAT, side by side: training, then attacks on the test images")
+    train_and_attack(RECIPES, folders, device)
+    results = load_results(folders)
+    print_table(results)
+    for sentence in headline(results):
+        say(sentence)
+    write_report(results, out / "report.html")
+    say(f"\nReport: {out / 'report.html'}; figures beside it; runs: {', '.join(map(str, folders))}.")
+    say(f"Delete {out} to run the demo afresh.")
+
+
+def main() -> None:
+    """Run the command; what the user can put right is one line on standard error and exit code 2."""
+    with guarded():
+        sys.exit(app(standalone_mode=False) or 0)
+
+
+@contextmanager
+def guarded() -> Iterator[None]:
+    """Around a command: errors become one line and an exit code, and SIGTERM stops as Ctrl-C does."""
+    atexit.register(gc.freeze)  # at the end Python would look through all objects, for a second if it has compiled
+    # torchrun ends its processes by SIGTERM, and one that waits for another in C++ would not hear a handler of Python
+    before = signal.signal(signal.SIGTERM, _terminate if team_size() == 1 else signal.SIG_DFL)
+    try:
+        yield
+    except UserError as error:
+        _fail(str(error), 2)
+    except OSError as error:
+        _fail(what_failed(error), 2)
+    except (TrainingError, AttackError, TeamError) as error:
+        _fail(str(error), 1)
+    except (KeyboardInterrupt, typer.Abort) as stop:
+        _fail("stopped.", exit_code(stop))
+    except typer.Exit as left:
+        sys.exit(left.exit_code)
+    except Exception as error:  # the parser's usage errors have no public base class; anything else is a bug
+        if not hasattr(error, "format_message"):
+            raise
+        _fail(_usage(error), 2)
+    finally:
+        signal.signal(signal.SIGTERM, before)
+
+
+def _usage(error: Any) -> str:
+    """What the parser of options says, in one line that ends in what to do."""
+    context = getattr(error, "ctx", None)
+    key = str(getattr(error, "option_name", "")).lstrip("-").replace("-", "_")
+    if key in Config.model_fields and context is not None and context.command.name == "train":
+        return f"{error.option_name} is a key of the recipe: write --set {key}=VALUE."
+    text = str(error.format_message())
+    stop = "" if text.endswith((".", "?")) else "."
+    return f"{text}{stop}" + (f" See `{context.command_path} --help`." if context else "")
+
+
+def _terminate(number: int, frame: FrameType | None) -> NoReturn:
+    raise Terminated
+
+
+def _fail(message: str, code: int) -> NoReturn:
+    who = f" in process {os.environ.get('RANK')}" if follows() else ""
+    print(f"error{who}: {visible(message)}", file=sys.stderr)
+    sys.exit(code)
+
+
+if __name__ == "__main__":
+    main()

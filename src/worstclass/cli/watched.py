@@ -1,0 +1,128 @@
+"""Training and evaluation as the commands run them: watched, and with a word on how to go on when they are stopped."""
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+import typer
+
+from worstclass.cli.console import say
+from worstclass.cli.progress import clock, watch
+from worstclass.config import Config
+from worstclass.distributed import ALONE, Team
+from worstclass.errors import UserError, exit_code
+from worstclass.evaluation.targets import PART, PROGRESS, Target, evaluate_target
+from worstclass.names import RECIPE
+from worstclass.runs.run import Run, open_run
+from worstclass.runs.train import train_run
+from worstclass.training.engine import Engine
+
+
+def train_with_progress(
+    config: Config,
+    folder: Path,
+    *,
+    resume: bool = False,
+    data_dir: Path = Path("data"),
+    device: torch.device,
+    engine: Engine | None = None,
+    checkpoint_minutes: float = 1.0,
+    allow_code: bool = False,
+    team: Team = ALONE,
+    data_limit: int | None = None,
+    on_record: Callable[[dict[str, Any]], None] | None = None,
+) -> Run:
+    """Train with a line after each epoch; Ctrl-C and SIGTERM say how to go on."""
+    if device.type == "cuda":
+        engine = engine or Engine()
+        kind = "fast engine (compiled, one CUDA graph a step)" if engine.fast else "eager engine"
+        exact = ", deterministic" if engine.deterministic else ""
+        many = f"{team.size} processes, the first on " if team.size > 1 else ""
+        say(f"{many}{torch.cuda.get_device_name(device)}: {kind}, {engine.precision}{exact}")
+    elif team.size > 1:
+        say(f"{team.size} processes on CPUs")
+    trained = 0
+    try:
+        with watch() as progress:
+
+            def on_epoch(line: dict[str, Any]) -> None:
+                nonlocal trained
+                trained += 1
+                progress.epoch(epoch_line(line, config, open_run(folder).class_names))
+                if on_record:
+                    on_record(line)
+
+            run = train_run(
+                config,
+                folder,
+                resume=resume,
+                data_dir=data_dir,
+                device=device,
+                engine=engine,
+                checkpoint_minutes=checkpoint_minutes,
+                allow_code=allow_code,
+                team=team,
+                data_limit=data_limit,
+                notify=progress.download,
+                on_step=lambda epoch, step, steps: progress.step(
+                    f"{config.method} epoch {epoch}/{config.epochs}", step, steps
+                ),
+                on_epoch=on_epoch,
+                on_fallback=lambda line: say(f"Note: {line}"),
+            )
+    except KeyboardInterrupt as stop:
+        started = (folder / RECIPE).is_file()
+        say(f"\nStopped. Continue with: worstclass train --resume {folder}" if started else "\nStopped.")
+        raise typer.Exit(exit_code(stop)) from None
+    if not trained:
+        say(f"All {config.epochs} epochs were trained before: nothing is left to do.")
+    return run
+
+
+def epoch_line(line: dict[str, Any], config: Config, names: Sequence[str]) -> str:
+    """One epoch in one line: average and worst validation accuracy, and the class that now weighs most."""
+    valid, weights = line["valid"], line["next_class_weights"]
+    worst = min(range(len(names)), key=lambda k: line["class_robust_accuracy"][k])
+    heaviest = max(range(len(names)), key=lambda k: weights[k])
+    moving = max(weights) - min(weights) > 1e-6
+    return (
+        f"{line['epoch']:3d}/{config.epochs}  loss {line['train']['loss']:.3f}  "
+        f"natural {100 * valid['natural_accuracy']:.1f}  validation PGD {100 * valid['robust_accuracy']:.1f}, "
+        f"worst {100 * valid['worst_robust_accuracy']:.1f} {names[worst]}"
+        + (f"  heaviest {names[heaviest]} {weights[heaviest]:.2f}" if moving else "")
+        + ("  kept" if line["selected"] and config.select != "last" else "")
+        + f"  {line['seconds']:.1f}s, {clock(line['seconds'] * (config.epochs - line['epoch']))} left"
+    )
+
+
+def evaluate_with_progress(target: Target, names: list[str], folder: Path, **options: Any) -> dict[str, Any]:
+    """Evaluate with a bar, or lines, for each attack; Ctrl-C and SIGTERM say how to go on."""
+    try:
+        with watch() as progress:
+            return evaluate_target(
+                target, names, folder, notify=progress.attack, on_note=lambda line: say(f"Note: {line}"), **options
+            )
+    except KeyboardInterrupt as stop:
+        kept = f" The same command goes on from {folder / PROGRESS}." if (folder / PROGRESS).is_file() else ""
+        kept = " The same command goes on where it was." if list(folder.glob(PART.format("*", "*"))) else kept
+        say(f"\nStopped.{kept}")
+        raise typer.Exit(exit_code(stop)) from None
+
+
+def tensorboard_writer(folder: Path) -> Callable[[dict[str, Any]], None]:
+    """A watcher that writes each epoch's scalars to FOLDER/tensorboard, from the first epoch on."""
+    try:
+        from torch.utils.tensorboard import SummaryWriter
+    except ImportError:
+        raise UserError("--tensorboard needs the extra: pip install 'worstclass[tensorboard]'.") from None
+
+    def record(line: dict[str, Any]) -> None:
+        with SummaryWriter(str(folder / "tensorboard")) as writer:  # a file for each epoch: none is lost to a kill
+            for group in ("train", "valid"):
+                for name, value in line[group].items():
+                    writer.add_scalar(f"{group}/{name}", value, line["epoch"])
+            for k, weight in enumerate(line["class_weights"]):
+                writer.add_scalar(f"class_weight/{k}", weight, line["epoch"])
+
+    return record

@@ -1,0 +1,1 @@
+"""Evaluation: attacks on a model, outcomes by image, measures by class, checks of the evaluation itself."""

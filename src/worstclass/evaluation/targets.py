@@ -1,0 +1,286 @@
+"""Whom to evaluate: a run of ours, or anybody's model; from here on they are treated alike."""
+
+import json
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+import torch
+from torch import nn
+
+from worstclass.attacks import PGD, Ensemble, FirstSuccess, make_attack
+from worstclass.data import Images, open_source, split_validation
+from worstclass.distributed import ALONE, Team
+from worstclass.errors import UserError
+from worstclass.evaluation.card import Base, make_card
+from worstclass.evaluation.checks import (
+    CHECKED_IMAGES,
+    check_attacks,
+    check_model,
+    check_outcomes,
+    check_strength,
+    load_findings,
+    merge,
+    some_of,
+)
+from worstclass.evaluation.evaluate import Notify, as_input, batch_that_fits, evaluate
+from worstclass.evaluation.outcomes import ANY, NATURAL, Outcomes, Progress
+from worstclass.evaluation.schema import CardRecord
+from worstclass.execution import Precision
+from worstclass.files import locked, read_json, write_json
+from worstclass.models import make_model
+from worstclass.names import RECIPE
+from worstclass.radius import show_radius
+from worstclass.records import check_record
+from worstclass.runs.run import Run, check_classifier, fingerprint
+from worstclass.training.checkpoint import digest, load_tensors, load_weights
+from worstclass.types import BallAttack, Norm
+from worstclass.versions import versions
+
+CARD, OUTCOMES, PROGRESS = "card.json", "outcomes.npz", "progress.npz"
+PART = "progress-{}of{}.npz"  # of one process of several
+
+
+@dataclass(frozen=True)
+class Target:
+    """A model in evaluation mode, the images to judge it on, and the ball it must hold in.
+
+    `about` says what it is, and `home` is the folder of the run it comes from.
+    """
+
+    model: nn.Module
+    images: Images
+    class_names: Sequence[str]
+    eps: float
+    norm: Norm
+    about: Mapping[str, Any]
+    home: Path | None = None
+
+
+def run_target(
+    run: Run,
+    *,
+    checkpoint: Literal["selected", "last"] = "selected",
+    part: Literal["test", "valid"] = "test",
+    data_dir: Path = Path("data"),
+    allow_code: bool = False,
+) -> Target:
+    """A run's selected (or last) epoch on the test set (or on the images it was validated with)."""
+    model, epoch = run.load_model(checkpoint, allow_code=allow_code)
+    source = open_source(run.config.data, data_dir=data_dir)
+    if list(source.class_names) != run.class_names:
+        raise UserError(f"{run.folder} was trained on other classes than {run.config.data} has here.")
+    if part == "test":
+        images = source.read("test")
+    else:
+        _, images = split_validation(source.read("train"), source.num_classes, run.config.valid_fraction)
+    shape = [run.about["in_channels"], *run.about["image_size"]]
+    if list(images.x.shape[1:]) != shape:
+        found = list(images.x.shape[1:])
+        raise UserError(f"{run.folder} was trained on images of {shape}; {run.config.data} has {found} here.")
+    about = {
+        "recipe": run.config.model_dump(mode="json"),
+        "checkpoint": checkpoint,
+        "epoch": epoch,
+        "data": run.config.data,
+        "part": part,
+        "images": fingerprint(images),
+        "weights": digest(dict(model.state_dict())),
+    }
+    return Target(model, images, run.class_names, run.config.eps, "linf", about, run.folder)
+
+
+def model_target(
+    factory: str, *, weights: Path, data: str, eps: float, norm: Norm = "linf", data_dir: Path = Path("data")
+) -> Target:
+    """`module.path:factory` with safetensors weights, on the test part of a data set. Runs the user's code."""
+    source = open_source(data, data_dir=data_dir)
+    images = source.read("test")
+    model = make_model(factory, num_classes=source.num_classes, in_channels=images.x.shape[1])
+    check_classifier(model, images, source.num_classes, factory)
+    tensors, _ = load_tensors(weights, ours=False)
+    load_weights(model, tensors, weights)
+    about = {"model": factory, "data": data, "part": "test", "images": fingerprint(images), "weights": digest(tensors)}
+    return Target(model.eval(), images, source.class_names, eps, norm, about)
+
+
+def evaluate_target(
+    target: Target,
+    attack_names: Sequence[str],
+    out: Path,
+    *,
+    base: Path | None = None,
+    device: torch.device | str = "cpu",
+    seed: int = 0,
+    batch_size: int | None = None,
+    precision: Precision = "fp32",
+    checks: bool = False,
+    transfer: Target | None = None,
+    team: Team = ALONE,
+    notify: Notify | None = None,
+    on_note: Callable[[str], None] | None = None,
+) -> dict[str, Any]:
+    """Attack, measure, and write outcomes and card into the folder `out`; returns the card.
+
+    `natural` is always measured. `base` is the folder of an evaluated vanilla run, for rho in the columns that both
+    have; a card has one base, and another replaces it. An earlier evaluation of the same weights on the same images is
+    added to; a folder that holds anything else is refused. One that was stopped is continued. `on_note(line)` hears,
+    before anything is attacked, where there will be no rho. The card's findings say what the numbers are worth;
+    `checks` adds those that take attacks of their own, among them one by images made for the model `transfer`. Every
+    process of a `team` calls this with the same arguments; the leader writes, and the others, once they have attacked
+    their part, return an empty card.
+    """
+    about = dict(target.about) | {"eps": target.eps, "norm": target.norm, "seed": seed}
+    # A folder that holds something else, or a base that is none, is refused before anything runs.
+    known = _earlier(out, about, target.home) if team.leads else None
+    attacks = _attacks(target, attack_names)
+    against = load_base(base, about, attacks) if base else None
+    if against is not None and on_note is not None:
+        lacking = against.lacks(dict.fromkeys([*attacks, *(known.predictions if known else ())]))
+        if lacking:
+            on_note(f"{base} has not been evaluated under {', '.join(lacking)}: no rho there.")
+    if transfer:
+        _check_transfer(target, transfer)
+    model = target.model.to(device).eval()
+    batch_size = batch_that_fits(model, target.images) if batch_size is None else batch_size
+    team.check_same(json.dumps([about, list(attacks), precision]), "the processes were not started alike.")
+
+    def attack_all() -> tuple[Outcomes, Progress]:
+        name, part = (PROGRESS, []) if team.alone else (PART.format(team.rank, team.size), [team.rank, team.size])
+        progress = Progress(out / name, json.dumps([about, precision, versions(), *part]))
+        outcomes = evaluate(
+            model,
+            target.images,
+            attacks,
+            seed=seed,
+            batch_size=batch_size,
+            precision=precision,
+            progress=progress,
+            notify=notify,
+            team=team,
+        )
+        return outcomes, progress
+
+    if not team.leads:
+        _, progress = attack_all()
+        team.barrier()  # until the leader has written it down
+        progress.clear()
+        return {}
+    out.mkdir(parents=True, exist_ok=True)
+    with locked(out, "evaluate"):
+        earlier = _earlier(out, about, target.home)
+        outcomes, progress = attack_all()
+        searched = [name for name, attack in attacks.items() if isinstance(attack, PGD | FirstSuccess | Ensemble)]
+        if earlier is not None:
+            predictions, broken_by = earlier.predictions | outcomes.predictions, earlier.broken_by | outcomes.broken_by
+            outcomes = Outcomes(outcomes.labels, predictions, broken_by)
+            attacks = _attacks(target, [name for name in outcomes.predictions if not name.endswith(ANY)])
+        x, y = as_input(model, some_of(target.images, min(batch_size, CHECKED_IMAGES)).to(device))
+        findings = check_model(model, x, y)
+        findings += check_outcomes(outcomes, attacks)
+        card = make_card(outcomes, target.class_names, attacks, about=about, base=against)
+        for name in searched:
+            card["columns"][name] |= {"search_precision": precision, "batch_size": batch_size}
+        if earlier is not None:
+            before = load_card(out)
+            findings = merge(load_findings(before), findings)
+            card = _merge_cards(before, card, [n for n in earlier.predictions if _same(earlier, outcomes, n)])
+        outcomes.save(out / OUTCOMES)
+        card["findings"] = [finding.as_dict() for finding in findings]
+        write_json(out / CARD, card)
+        team.barrier()
+        progress.clear()
+        ours = {PART.format(rank, team.size) for rank in range(team.size)}
+        for left in out.glob(PART.format("*", "*")):  # by another number of processes, which was stopped
+            if left.name not in ours:
+                left.unlink(missing_ok=True)
+        if checks:  # what has been measured is on disk by now
+            checked = check_attacks(
+                model,
+                target.images,
+                num_classes=len(target.class_names),
+                eps=target.eps,
+                norm=target.norm,
+                seed=seed,
+                batch_size=batch_size,
+                other=transfer.model.to(device).eval() if transfer else None,
+            )
+            findings = merge(findings, [check_strength(attacks), *checked])
+            card["findings"] = [finding.as_dict() for finding in findings]
+            write_json(out / CARD, card)
+        return card
+
+
+def _check_transfer(target: Target, transfer: Target) -> None:
+    shapes = [list(each.images.x.shape[1:]) for each in (target, transfer)]
+    if shapes[0] != shapes[1] or len(target.class_names) != len(transfer.class_names):
+        raise UserError(
+            f"images of {shapes[1]} in {len(transfer.class_names)} classes cannot be tried on a model "
+            f"for images of {shapes[0]} in {len(target.class_names)}."
+        )
+
+
+def _attacks(target: Target, names: Sequence[str]) -> dict[str, BallAttack]:
+    return {name: make_attack(name, eps=target.eps, norm=target.norm) for name in names if name != NATURAL}
+
+
+def load_base(folder: Path, about: Mapping[str, Any], attacks: Collection[str] = ()) -> Base:
+    """An evaluated vanilla run, if rho may compare with it: the same images, in the same ball, and one of the
+    `attacks`, if there are any."""
+    base = Base(folder, load_outcomes(folder), load_card(folder)["about"])
+    check_comparable(about, base.about, str(folder))
+    if attacks and base.lacks(attacks) == list(attacks):
+        raise UserError(f"the base run {folder} has not been evaluated under {', '.join(attacks)}.")
+    return base
+
+
+def _same(one: Outcomes, other: Outcomes, name: str) -> bool:
+    return np.array_equal(one.predictions[name], other.predictions[name])
+
+
+def _merge_cards(before: Mapping[str, Any], card: dict[str, Any], unchanged: Sequence[str]) -> dict[str, Any]:
+    """A new card of the same weights on the same images: what was known of a column stays known. So does rho, where the
+    outcomes are `unchanged`, the old card says against which base, and the new one has none."""
+    keep_rho = "base" in before and "base" not in card
+    for name, column in card["columns"].items():
+        old = dict(before["columns"].get(name, {}))
+        if not (keep_rho and name in unchanged):
+            old.pop("against_base", None)
+        card["columns"][name] = old | column
+    return card | ({"base": before["base"]} if keep_rho else {})
+
+
+def check_comparable(about: Mapping[str, Any], other: Mapping[str, Any], name: str) -> None:
+    """Raise unless two evaluations are of the same images under the same attacks."""
+    for key, what in (("images", "on other images"), ("eps", "with another eps"), ("norm", "in another norm")):
+        if about.get(key) != other.get(key):
+            shown = {"eps": lambda each: show_radius(each["eps"]), "norm": lambda each: str(each["norm"])}.get(key)
+            values = f" ({shown(other)}, not {shown(about)})" if shown else ""
+            raise UserError(f"{name} was evaluated {what}{values}: it cannot be compared with.")
+
+
+def _earlier(out: Path, about: Mapping[str, Any], home: Path | None) -> Outcomes | None:
+    """The outcomes in a folder, if they are of the same target; an error if they are of another."""
+    if (out / RECIPE).is_file() and (home is None or not out.samefile(home)):
+        raise UserError(f"{out} holds another run; choose another --out.")
+    if not (out / CARD).is_file():
+        return None
+    if load_card(out)["about"] != about:
+        raise UserError(f"{out} holds the evaluation of something else (see its {CARD}); choose another --out.")
+    return load_outcomes(out)
+
+
+def load_card(folder: Path) -> dict[str, Any]:
+    """The card of an evaluated run."""
+    return check_record(CardRecord, read_json(folder / CARD), folder / CARD)
+
+
+def load_outcomes(folder: Path) -> Outcomes:
+    """The outcomes of an evaluated run."""
+    if not (folder / OUTCOMES).is_file():
+        raise UserError(f"{folder} has not been evaluated: run `worstclass evaluate {folder}` first.")
+    outcomes = Outcomes.load(folder / OUTCOMES)
+    outcomes.check_range(len(load_card(folder)["class_names"]), folder / OUTCOMES)
+    return outcomes

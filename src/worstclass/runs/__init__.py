@@ -1,0 +1,1 @@
+"""Runs on disk: training one, keeping it, opening it again."""

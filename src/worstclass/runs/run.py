@@ -1,0 +1,118 @@
+"""A run on disk: its recipe, its log, its checkpoints; how it is opened again."""
+
+import hashlib
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from worstclass.config import Config, make_config, read_recipe
+from worstclass.data import Images, channel_statistics, to_float
+from worstclass.errors import UserError
+from worstclass.files import parse_json, read_text
+from worstclass.models import Normalized, make_model
+from worstclass.names import RECIPE, check_run_folder, runs_user_code
+from worstclass.records import check_record
+from worstclass.runs.saver import LAST, LOG, MAX_LOG, SELECTED, read_about
+from worstclass.runs.schema import LogRecord
+from worstclass.training.checkpoint import load_tensors, load_weights, section
+
+
+@dataclass(frozen=True)
+class Run:
+    """A run folder, opened: its configuration and what it was trained on."""
+
+    folder: Path
+    config: Config
+    about: dict[str, Any]
+
+    @property
+    def class_names(self) -> list[str]:
+        return list(self.about["class_names"])
+
+    @property
+    def log(self) -> list[dict[str, Any]]:
+        """The records of its epochs."""
+        path = self.folder / LOG
+        text = read_text(path, MAX_LOG)
+        lines = text[: text.rfind("\n") + 1].splitlines()  # a kill may leave half a line
+        return [self._checked(line, f"{path}, line {number}") for number, line in enumerate(lines, start=1)]
+
+    def _checked(self, text: str, where: str) -> dict[str, Any]:
+        line = check_record(LogRecord, parse_json(text, where), where)
+        classes = len(self.class_names)
+        for key, count in (
+            ("class_costs", classes + 1),
+            ("class_weights", classes),
+            ("class_robust_accuracy", classes),
+            ("expert_weights", classes + 1),
+        ):
+            if key in line and len(line[key]) != count:
+                raise UserError(f"{where} is damaged: {key} has {len(line[key])} numbers, not {count}.")
+        return line
+
+    def load_model(self, which: str = "selected", *, allow_code: bool = False) -> tuple[nn.Module, int]:
+        """The network of the selected or the last epoch, in evaluation mode, and the number of that epoch."""
+        path = self.folder / (SELECTED if which == "selected" else LAST)
+        if not path.is_file():
+            raise UserError(f"{self.folder} has no {path.name} yet: no epoch has ended.")
+        refuse_code(self.config, allow_code)
+        model = build_model(self.config, self.about["num_classes"], self.about["in_channels"], None)
+        tensors, header = load_tensors(path)
+        if header.get("step"):
+            raise UserError(
+                f"{path} is from within epoch {header['epoch'] + 1}: continue the run, or take the selected epoch."
+            )
+        load_weights(model, section(tensors, "model"), path)
+        return model.eval(), header["epoch"]
+
+
+def open_run(folder: Path) -> Run:
+    """Open a run folder, or say why it is none."""
+    check_run_folder(folder)
+    config = make_config(read_recipe(str(folder / RECIPE)), str(folder / RECIPE))
+    return Run(folder, config, read_about(folder))
+
+
+def refuse_code(config: Config, allow_code: bool) -> None:
+    """A recipe that names the user's own model runs code when it is built: only with consent."""
+    if runs_user_code(config.model) and not allow_code:
+        raise UserError(f"model '{config.model}' runs code of your own; pass --allow-code if you trust it.")
+
+
+def build_model(config: Config, num_classes: int, in_channels: int, train: Images | None) -> nn.Module:
+    """The configured network; its normalisation is measured on `train`, or left to be loaded."""
+    model = make_model(config.model, num_classes=num_classes, in_channels=in_channels, seed=config.seed)
+    if not config.normalize:
+        return model
+    if train is None:
+        return Normalized(model, [0.0] * in_channels, [1.0] * in_channels)
+    mean, std = channel_statistics(train.x)
+    return Normalized(model, mean.tolist(), std.clamp_min(1e-6).tolist())
+
+
+def check_classifier(model: nn.Module, images: Images, num_classes: int, name: str) -> None:
+    """Try two images: a model that does not take them, or does not return K logits each, is an error in one line."""
+    mode = model.training
+    try:
+        with torch.no_grad():
+            logits = model.eval()(to_float(images.x[:2]))
+    except Exception as error:  # whatever a user's model may raise
+        shape = tuple(images.x.shape[1:])
+        raise UserError(f"model '{name}' cannot take images of {shape}: {str(error).splitlines()[0]}.") from error
+    finally:
+        model.train(mode)
+    if not isinstance(logits, Tensor) or logits.shape != (len(images.x[:2]), num_classes):
+        found = tuple(logits.shape) if isinstance(logits, Tensor) else type(logits).__name__
+        raise UserError(f"model '{name}' must return logits (B, {num_classes}), not {found} for a batch of two.")
+
+
+def fingerprint(images: Images) -> str:
+    """SHA-256 of images and labels: what a number was measured on. Some images at a time: nothing is copied whole."""
+    digest = hashlib.sha256()
+    for tensor in (images.x, images.y):
+        for part in tensor.split(1000):
+            digest.update(part.cpu().contiguous().view(torch.uint8).numpy())
+    return digest.hexdigest()

@@ -1,0 +1,60 @@
+"""What the JSON of a run folder must look like: run.json and its log."""
+
+from typing import Annotated, Any
+
+from pydantic import AfterValidator, Field
+
+from worstclass.data.arrays import CHANNELS
+from worstclass.errors import shown
+from worstclass.records import ClassNames, Count, Finite, Record
+
+
+class EngineRecord(Record):
+    fast: bool
+    precision: str
+    device: str
+    deterministic: bool = False
+    gpu: str = ""
+    processes: Count = 1
+
+
+class ResumedRecord(Record):
+    engine: EngineRecord
+
+
+class RunRecord(Record):
+    """run.json: what a run was trained on."""
+
+    num_classes: Count
+    class_names: ClassNames
+    in_channels: Annotated[int, AfterValidator(lambda count: _one_of(count, CHANNELS))]
+    image_size: Annotated[list[Annotated[int, Field(gt=0, lt=2**16)]], Field(min_length=2, max_length=2)]
+    valid_images: Count
+    data_digest: str
+    engine: EngineRecord
+    resumed: list[ResumedRecord] = Field(default_factory=list)
+
+
+class ValidRecord(Record):
+    robust_accuracy: Finite
+    worst_robust_accuracy: Finite
+
+
+class LogRecord(Record):
+    """A line of the log."""
+
+    epoch: Count
+    seconds: Finite
+    selected: bool
+    valid: ValidRecord
+    class_costs: list[Finite]
+    class_weights: list[Finite]
+    class_robust_accuracy: list[Finite]
+    expert_weights: list[Finite] = Field(default_factory=list)
+    strategy: dict[str, Any]
+
+
+def _one_of(value: int, allowed: tuple[int, ...]) -> int:
+    if value not in allowed:
+        raise ValueError(f"{shown(value)} is none of {allowed}")
+    return value

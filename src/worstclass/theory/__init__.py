@@ -1,0 +1,1 @@
+"""The paper's theorems, and their certificates for a run."""

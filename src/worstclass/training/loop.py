@@ -1,0 +1,195 @@
+"""The training loop: `fit` yields one record an epoch, and what to do with it is the caller's loop body."""
+
+import time
+import warnings
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from worstclass import rng
+from worstclass.attacks import PGD
+from worstclass.data import Feed, Images, Resident, epoch_order
+from worstclass.distributed import ALONE, Team
+from worstclass.errors import TrainingError
+from worstclass.stats import ClassStats
+from worstclass.strategies import expert_weights
+from worstclass.training.engine import Engine
+from worstclass.training.prepare import Work, prepare
+from worstclass.training.state import VALID_BATCH, Plan, State, as_tensors
+from worstclass.training.step import ValidStep
+from worstclass.types import Classifier, ClassWeights, Objective
+
+HEALTH_INTERVAL = 50  # steps between two looks at the device
+
+
+@dataclass(frozen=True)
+class EpochRecord:
+    """One epoch: its class tables, the weights it was trained with, and the strategy's state before and after."""
+
+    epoch: int
+    lr: float
+    seconds: float
+    train: ClassStats
+    valid: ClassStats
+    weights: ClassWeights
+    expert_weights: Tensor  # (K + 1,): of the average loss, then of each class
+    strategy_before: dict[str, Tensor]
+    next_weights: Tensor
+
+
+def fit(
+    state: State,
+    train: Images,
+    valid: Images,
+    objective: Objective,
+    plan: Plan,
+    *,
+    engine: Engine | None = None,
+    team: Team = ALONE,
+    data_limit: int | None = None,
+    on_step: Callable[[int, int], None] | None = None,
+    on_engine: Callable[[Engine], None] | None = None,
+    on_fallback: Callable[[str], None] = warnings.warn,
+) -> Iterator[EpochRecord]:
+    """Train from `state` to `plan.epochs`, in place; yield a record after each epoch.
+
+    Order, augmentation and attack starts are functions of (seed, epoch, step): a run that is stopped after any step
+    and continued from its state is the run that was never stopped. The last, partial batch of an
+    epoch is left out; another order brings those images back in the next. `on_step(step, steps)` is called
+    after each step, `on_engine(engine)` once with the one that takes them, and `on_fallback(line)` when something is
+    not taken as it was asked for, such as a model that the fast engine cannot take.
+    Images of more than `data_limit` bytes (by default half of a GPU's free memory) stay in the host's memory.
+    Every process of a `team` calls this with the same arguments, and each yields the same records.
+    """
+    if state.epoch >= plan.epochs:
+        return
+    work = prepare(
+        state,
+        train,
+        valid,
+        objective,
+        plan,
+        engine or Engine(),
+        team=team,
+        data_limit=data_limit,
+        on_fallback=on_fallback,
+    )
+    if on_engine:
+        on_engine(work.engine)
+    counts = train.class_counts(len(state.strategy.weights.natural))
+    share = counts.double() / counts.sum()
+    while state.epoch < plan.epochs:
+        epoch, started = state.epoch + 1, time.perf_counter() - state.seconds
+        used, played = _snapshot(state.strategy.weights), expert_weights(state.strategy, share)
+        kept = as_tensors(state.strategy.state_dict(), type(state.strategy).__name__)
+        before = {key: value.clone() for key, value in kept.items()}
+        for group in state.optimizer.param_groups:
+            group["lr"].fill_(plan.lr_at(epoch))
+        with work.engine.settings(work.step.data.y.device):  # not while the caller has the record
+            _run_epoch(state, work, plan, started, on_step)
+            train_stats = work.step.stats.copy()
+            state.model.eval()
+            valid_stats = _run_validation(
+                work.valid_step, work.valid_feed, work.validate, plan.valid_batch_size, seed=plan.seed, epoch=epoch
+            )
+        _check_finite(valid_stats, epoch)
+        state.strategy.update(train_stats if state.strategy.source == "train" else valid_stats)
+        for vector in state.strategy.weights.vectors():  # machines may differ in the last bit of an exponential
+            vector.copy_(team.broadcast(vector))
+        state.epoch, state.step, state.table, state.seconds = epoch, 0, None, 0.0
+        yield EpochRecord(
+            epoch=epoch,
+            lr=plan.lr_at(epoch),
+            seconds=time.perf_counter() - started,
+            train=train_stats,
+            valid=valid_stats,
+            weights=used,
+            expert_weights=played,
+            strategy_before=before,
+            next_weights=state.strategy.weights.natural.cpu().clone(),
+        )
+
+
+def validate(
+    model: Classifier,
+    images: Images,
+    objective: Objective,
+    attack: PGD,
+    num_classes: int,
+    *,
+    seed: int,
+    epoch: int,
+    batch_size: int = VALID_BATCH,
+) -> ClassStats:
+    """The class table of held-out images, as `ValidStep` says; the model is expected in evaluation mode."""
+    engine, device = Engine(), images.x.device
+    step = ValidStep(
+        view=lambda: model,
+        context=engine.autocast,
+        memory_format=engine.memory_format,
+        objective=objective,
+        attack=attack,
+        data=images,
+        stats=ClassStats(num_classes, device),
+        generator=torch.Generator(device),
+    )
+    return _run_validation(step, Resident(images, device), step, batch_size, seed=seed, epoch=epoch)
+
+
+def _run_validation(
+    step: ValidStep, feed: Feed, take: Callable[[Tensor], None], batch_size: int, *, seed: int, epoch: int
+) -> ClassStats:
+    step.stats.reset()
+    step.generator.manual_seed(rng.derive_seed(seed, "valid", epoch))
+    with rng.global_generators(step.data.y.device) as set_seed:
+        set_seed(rng.derive_seed(seed, "valid model", epoch, *step.team.apart))
+        for index in feed.batches(torch.arange(len(feed)), batch_size):
+            take(index)
+    return step.stats.copy()
+
+
+def _run_epoch(
+    state: State, work: Work, plan: Plan, started: float, on_step: Callable[[int, int], None] | None
+) -> None:
+    """The steps of an epoch that are yet to be taken."""
+    step, epoch, device = work.step, state.epoch + 1, work.step.data.y.device
+    step.stats.reset()
+    step.health.reset(state.step)
+    if state.table is not None:
+        step.stats.table.copy_(state.table)
+    state.table = step.stats.table
+    order = epoch_order(len(work.feed), seed=plan.seed, epoch=epoch)
+    batch_size = plan.batch_size_for(len(order))
+    steps = len(order) // batch_size
+    left = order[state.step * batch_size : steps * batch_size]
+    with rng.global_generators(device) as set_seed:
+        for number, index in enumerate(work.feed.batches(left, batch_size), state.step + 1):
+            set_seed(rng.derive_seed(plan.seed, "model", epoch, number, *step.team.apart))
+            step.generator.manual_seed(rng.derive_seed(plan.seed, "train", epoch, number))
+            work.take(index)
+            if number % HEALTH_INTERVAL == 0 or number == steps:
+                complaint = step.health.complaint(step.team)
+                if complaint:
+                    raise TrainingError(f"epoch {epoch}, {complaint}.")
+            state.step, state.seconds = number, time.perf_counter() - started
+            if on_step:
+                on_step(number, steps)
+
+
+def _check_finite(stats: ClassStats, epoch: int) -> None:
+    if not bool(stats.table.isfinite().all()):
+        raise TrainingError(
+            f"a validation loss is not finite after epoch {epoch}: the learning rate is likely too high, "
+            "or the model overflows on some images."
+        )
+
+
+def _snapshot(weights: ClassWeights) -> ClassWeights:
+    return ClassWeights(
+        weights.natural.cpu().clone(),
+        weights.robust.cpu().clone(),
+        weights.radius_scale.cpu().clone(),
+        weights.normalized,
+    )
