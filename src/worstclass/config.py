@@ -188,16 +188,14 @@ class Config(BaseModel):
         """The schedule; validation is attacked with `validation_pgd`: 20 steps of eps / 4."""
         from worstclass.attacks import validation_pgd
         from worstclass.data import Augment
-        from worstclass.training import Plan
+        from worstclass.training import SGD, Piecewise, Plan
 
         return Plan(
             epochs=self.epochs,
             batch_size=self.batch_size,
             lr=self.lr,
-            momentum=self.momentum,
-            weight_decay=self.weight_decay,
-            lr_milestones=self.lr_milestones,
-            lr_decay=self.lr_decay,
+            optimizer=SGD(momentum=self.momentum, weight_decay=self.weight_decay),
+            schedule=Piecewise(self.lr_milestones, self.lr_decay),
             augment=Augment(crop_padding=self.crop_padding, flip=self.flip),
             valid_attack=validation_pgd(eps=self.eps),
             seed=self.seed,

@@ -20,7 +20,6 @@ from worstclass.config import make_config, to_toml
 from worstclass.data import Images, to_float
 from worstclass.execution import no_waiting
 from worstclass.models import make_model
-from worstclass.objectives import Natural
 from worstclass.runs.run import open_run
 from worstclass.runs.saver import LAST, SELECTED
 from worstclass.runs.train import train_run
@@ -76,7 +75,8 @@ def steps(method: str, name: str, engine: Engine, count: int) -> tuple[list[Tens
     learning rate falls, and the method sets class weights and radii anew."""
     model = make_model(name, num_classes=10, in_channels=3, seed=1).double()
     work, state = prepared(method, engine, model)
-    assert isinstance(work.take, Captured) == engine.fast
+    take = work.take(work.plan.at(1))
+    assert isinstance(take, Captured) == engine.fast
     work.step.health.reset()
     for stats, generator in (
         (work.step.stats, work.step.generator),
@@ -86,17 +86,16 @@ def steps(method: str, name: str, engine: Engine, count: int) -> tuple[list[Tens
         generator.manual_seed(5)
     for number in range(count):
         if number == count // 2:
-            before = torch.stack(work.step.weights.vectors())
-            state.strategy.update(uneven())
-            now = torch.stack(work.step.weights.vectors())
+            before = torch.stack([*work.step.strategy.weights.tensors().values()])
+            state.strategy.update(uneven(), uneven())
+            now = torch.stack([*work.step.strategy.weights.tensors().values()])
             assert [bool((a != b).any()) for a, b in zip(before, now, strict=True)] == [
                 method not in STEADY,
                 method not in STEADY,
                 method == "frl-rwrm",
             ]
-            for group in work.step.optimizer.param_groups:
-                group["lr"].mul_(0.5)
-        work.take(torch.arange(32 * number, 32 * number + 32, device=DEVICE) % 512)
+            work.step.optimizer.lr.mul_(0.5)
+        take(torch.arange(32 * number, 32 * number + 32, device=DEVICE) % 512)
     assert work.step.health.complaint() is None
     model.eval()
     work.validate(torch.arange(48, device=DEVICE))
@@ -124,10 +123,9 @@ def test_the_rate_changes_without_a_new_capture_and_nothing_waits() -> None:
     before = [p.detach().clone() for p in model.parameters()]
     index, few = torch.arange(32, device=DEVICE), torch.arange(48, device=DEVICE)
     for rate in (0.0, 0.1):
-        for group in work.step.optimizer.param_groups:
-            group["lr"].fill_(rate)
+        work.step.optimizer.set_lr(rate)
         with no_waiting():
-            work.take(index)
+            work.take(work.plan.at(1))(index)
             work.validate(few)
         same = [torch.equal(a, b) for a, b in zip(before, model.parameters(), strict=True)]
         assert all(same) if rate == 0 else not any(same)
@@ -136,7 +134,9 @@ def test_the_rate_changes_without_a_new_capture_and_nothing_waits() -> None:
 def test_a_step_alone_keeps_its_memory() -> None:
     """Of what was prepared the step is kept alone; what it writes to is not given to others."""
     model = make_model("wrn10-1", num_classes=10, in_channels=3, seed=1)
-    take = prepared("natural", Engine(fast=True), model)[0].take
+    work = prepared("natural", Engine(fast=True), model)[0]
+    take = work.take(work.plan.at(1))
+    del work
     assert isinstance(take, Captured)
     gc.collect()
     others = [torch.full((64,), 7, device=DEVICE) for _ in range(4096)]  # of the allocator's smallest blocks
@@ -151,7 +151,7 @@ def test_attacks_compile_to_the_same_images() -> None:
     images = data(32)
     x, y = images.x.double() / 255, images.y
     model = make_model("resnet18", num_classes=10, in_channels=3, seed=1).double().to(DEVICE).eval()
-    _, view = Engine(fast=True).forwards(model, Natural(), x)
+    view = Engine(fast=True).attacked(model, x)
     for attack in (pgd(10, eps=8 / 255), trades_attack(eps=8 / 255)):
         generators = [torch.Generator(DEVICE).manual_seed(1) for _ in range(2)]
         one, other = (attack(m, x, y, generator=g) for m, g in zip((model, view()), generators, strict=True))
@@ -164,7 +164,7 @@ def test_the_attack_in_bfloat16_takes_no_side() -> None:
     x = to_float(images.x).contiguous(memory_format=torch.channels_last)
     model = make_model("resnet18", num_classes=10, in_channels=3, seed=1).to(DEVICE).eval()
     engine, attack = Engine(fast=True, precision="bf16"), trades_attack(eps=8 / 255)
-    _, view = engine.forwards(model, Natural(), x)
+    view = engine.attacked(model, x)
     brighter = {}
     for name, its, low in (("float32", model, False), ("rounded", model, True), ("seen", view(), True)):
         generator = torch.Generator(DEVICE).manual_seed(1)
@@ -229,9 +229,10 @@ def test_a_model_that_cannot_be_captured_trains_all_the_same() -> None:
     with pytest.warns(UserWarning, match="the fast engine cannot take this model"):
         work, _ = prepared("trades", Engine(fast=True), model)
     assert all(torch.equal(a, b.cpu()) for a, b in zip(before, model.parameters(), strict=True))
-    assert work.take is work.step
+    take = work.take(work.plan.at(1))
+    assert not isinstance(take, Captured)
     work.step.health.reset()
-    work.take(torch.arange(32, device=DEVICE))
+    take(torch.arange(32, device=DEVICE))
     assert work.step.health.complaint() is None
 
 

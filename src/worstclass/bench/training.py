@@ -90,7 +90,7 @@ def matrix_ceiling(device: torch.device, *, size: int = 8192) -> float:
 def _our_step(state: State, images: Images, plan: Plan, engine: Engine) -> Callable[[Tensor], None]:
     objective = Trades(beta=BETA, attack=trades_attack(eps=EPS, steps=STEPS, step_size=STEP_SIZE))
     few = images.select(torch.arange(2, device=images.y.device))
-    return prepare(state, images, few, objective, plan, engine).take
+    return prepare(state, images, few, objective, plan, engine).take(plan.at(1))
 
 
 def _public_step(state: State, images: Images) -> Callable[[Tensor], None]:

@@ -23,7 +23,6 @@ from worstclass.runs.saver import ABOUT, LOG, Saver
 from worstclass.stats import ClassStats
 from worstclass.strategies.hedge import class_costs
 from worstclass.training import EpochRecord, fit, new_state
-from worstclass.training.data_parallel import follow_leader
 from worstclass.training.engine import Engine
 from worstclass.training.prepare import check_batch
 from worstclass.versions import versions
@@ -84,7 +83,6 @@ def train_run(
     check_batch(plan.batch_size_for(len(train)), team)
     train_on = partial(fit, state, train, valid, objective, plan, engine=engine, team=team, data_limit=data_limit)
     if not team.leads:
-        follow_leader(state, team)
         for _ in train_on(on_fallback=lambda _: None):  # the leader's to tell
             pass
         return Run(out, config, about)
@@ -128,7 +126,6 @@ def train_run(
             note_engine(notes=notes)
             on_fallback(line)
 
-        follow_leader(state, team)
         if not fits(train, torch.device(device), data_limit):
             size = train.x.nbytes / 2**30
             on_fallback(f"the training images ({size:.3g} GiB) stay in host memory, and are fetched a batch ahead.")
@@ -167,6 +164,7 @@ def selection_score(select: str, valid: ClassStats, epoch: int) -> list[float]:
 
 def describe(record: EpochRecord) -> dict[str, Any]:
     """A record as one line of the log."""
+    sampling = record.weights.sampling
     return {
         "epoch": record.epoch,
         "lr": record.lr,
@@ -189,6 +187,7 @@ def describe(record: EpochRecord) -> dict[str, Any]:
         "class_weights": record.weights.natural.tolist(),
         "class_robust_weights": record.weights.robust.tolist(),
         "class_radius_scales": record.weights.radius_scale.tolist(),
+        **({} if sampling is None else {"class_sampling": sampling.tolist()}),
         "strategy": {key: value.tolist() for key, value in record.strategy_before.items()},
         "next_class_weights": record.next_weights.tolist(),
     }
