@@ -28,6 +28,7 @@ from worstclass.training.checkpoint import (
 ABOUT, LOG = "run.json", "log.jsonl"
 MAX_LOG = 2**28  # bytes: a thousand classes for a thousand epochs
 LAST, PREVIOUS, SELECTED = "last.safetensors", "previous.safetensors", "selected.safetensors"
+KEPT = "epoch-{}.safetensors"
 
 
 def read_about(folder: Path) -> dict[str, Any]:
@@ -98,6 +99,12 @@ class Saver:
         self._saved = time.monotonic()
         if at_once:
             self._wait()
+
+    def keep(self) -> None:
+        """Begin to write the state of now to a file of its own, which stays: another run may go on from it."""
+        self._wait()
+        tensors, header = take_state(self._state)
+        self._writing = self._writer.submit(save_tensors, self._out / KEPT.format(header["epoch"]), tensors, header)
 
     def restore(self, about: dict[str, Any]) -> dict[str, Any]:
         """Load the last checkpoint, if there is one, and cut the log to it; returns what the run says of itself.

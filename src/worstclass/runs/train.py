@@ -3,7 +3,7 @@
 import json
 import os
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import asdict
 from functools import partial
 from pathlib import Path
@@ -19,7 +19,8 @@ from worstclass.errors import UserError
 from worstclass.files import locked, write_atomic, write_json
 from worstclass.names import RECIPE
 from worstclass.runs.run import Run, build_model, check_classifier, fingerprint, refuse_code
-from worstclass.runs.saver import ABOUT, LOG, Saver
+from worstclass.runs.saver import ABOUT, LAST, LOG, Saver
+from worstclass.runs.warm_start import Fork, check_fork, fork_state, log_until, start_from
 from worstclass.stats import ClassStats
 from worstclass.strategies.hedge import class_costs
 from worstclass.training import EpochRecord, fit, new_state
@@ -33,6 +34,8 @@ def train_run(
     out: Path,
     *,
     resume: bool = False,
+    fork: Fork | None = None,
+    keep: Collection[int] = (),
     data_dir: Path = Path("data"),
     device: torch.device | str = "cpu",
     engine: Engine | None = None,
@@ -53,7 +56,8 @@ def train_run(
     its digest, and the one before it taken. A folder that another process trains in is refused.
     `on_step(epoch, step, steps)` and `on_epoch(record)` watch, and `on_fallback(line)` hears what was taken in the
     place of something else. Images of more than `data_limit` bytes stay in host memory, as `fit` says. Every process of
-    a `team` calls this with the same arguments; the leader alone touches the folder, and watches.
+    a `team` calls this with the same arguments; the leader alone touches the folder, and watches. A run may go on from
+    an epoch of another, its `fork`. The state at the end of each epoch in `keep` stays, for forks to come.
     """
     refuse_code(config, allow_code)
     if not resume and team.leads:
@@ -77,6 +81,11 @@ def train_run(
     strategy = config.make_strategy(train.class_counts(source.num_classes))
     model = build_model(config, source.num_classes, images.x.shape[1], train)
     check_classifier(model, train, source.num_classes, config.model)
+    if fork:
+        check_fork(fork, config.epochs, about["data_digest"])
+    continued = resume and (out / LAST).is_file()
+    if config.init and team.leads and not continued:
+        about["init"] = start_from(config.init, model, allow_code=allow_code)
     state = new_state(model, strategy, plan, device)
     same = json.dumps([to_toml(config), about["data_digest"], asdict(engine), resume])
     team.check_same(same, "the processes were not started alike: their recipes, data or options differ.")
@@ -106,6 +115,10 @@ def train_run(
                 write_json(out / ABOUT, about)
         else:
             _refuse_folder(out)
+            if fork:
+                about["fork"] = fork_state(fork, state, same_method=fork.run.config.method == config.method)
+                write_atomic(out / LOG, log_until(fork))
+                saver.save_if_due(at_once=True)  # what a run that is killed soon goes on from
             write_json(out / ABOUT, about)
             write_atomic(out / RECIPE, to_toml(config).encode())  # last: a folder with a recipe is a run
 
@@ -136,6 +149,8 @@ def train_run(
             line = describe(record) | {"selected": improved}
             _append_log(out / LOG, line)
             saver.save_if_due(at_once=record.epoch == plan.epochs)
+            if record.epoch in keep:
+                saver.keep()
             if on_epoch:
                 on_epoch(line)
     return Run(out, config, about)
@@ -202,7 +217,7 @@ def _refuse_folder(out: Path) -> None:
 
 def _left_by_a_kill(name: str) -> bool:
     """Whether a run that was killed before it had a recipe may have left this file."""
-    return name == ABOUT or name.endswith((".partial", ".lock"))
+    return name in (ABOUT, LOG, LAST) or name.endswith((".partial", ".lock"))
 
 
 def _append_log(path: Path, line: dict[str, Any]) -> None:

@@ -5,7 +5,7 @@ from worstclass.training.awp import AWPRule
 from worstclass.training.engine import Engine
 from worstclass.training.loop import EpochRecord, fit, validate
 from worstclass.training.optimizers import SGD, AdamW
-from worstclass.training.schedules import AttackSteps, Cosine, OneCycle, Piecewise, Progress, WarmUp
+from worstclass.training.schedules import AttackSteps, Cosine, OneCycle, Piecewise, Progress, Schedule, WarmUp
 from worstclass.training.state import Plan, State, new_state
 
 __all__ = [
@@ -22,6 +22,7 @@ __all__ = [
     "Piecewise",
     "Plan",
     "Progress",
+    "Schedule",
     "State",
     "WarmUp",
     "fit",

@@ -15,6 +15,7 @@ from worstclass.errors import UserError
 from worstclass.files import clean_errors, parse_json, write_atomic
 from worstclass.records import Count, Finite, Record, check_record
 from worstclass.training.state import State, as_given, as_tensors
+from worstclass.types import Stateful
 
 SELECTED_PART = "selected"  # the weights of the selected epoch, beside the parts of the state
 HEADER = "worstclass"  # one key only: the header then has one order, and equal states give equal bytes
@@ -125,6 +126,15 @@ def load_state(path: Path, state: State) -> tuple[dict[str, Tensor], dict[str, A
 
 def _tensors_of(state: State) -> dict[str, dict[str, Tensor]]:
     return {name: as_tensors(part.state_dict(), type(part).__name__) for name, part in state.parts().items()}
+
+
+def load_part(part: Stateful, tensors: dict[str, Tensor]) -> bool:
+    """Put the tensors of a section into a part, if they fit it; whether they did."""
+    given = part.state_dict()
+    if not tensors or misfits(tensors, as_tensors(given, type(part).__name__)):
+        return False
+    part.load_state_dict(as_given(tensors, given))
+    return True
 
 
 def load_weights(model: torch.nn.Module, weights: dict[str, Tensor], path: Path) -> None:

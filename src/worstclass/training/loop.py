@@ -17,7 +17,7 @@ from worstclass.stats import ClassStats
 from worstclass.strategies import expert_weights
 from worstclass.training.data_parallel import follow_leader
 from worstclass.training.engine import Engine
-from worstclass.training.prepare import Work, prepare
+from worstclass.training.prepare import Work, check_batch, prepare
 from worstclass.training.schedules import ramp
 from worstclass.training.state import VALID_BATCH, Plan, State, as_tensors
 from worstclass.training.step import ValidStep
@@ -65,6 +65,7 @@ def fit(
     Images of more than `data_limit` bytes (by default half of a GPU's free memory) stay in the host's memory.
     Every process of a `team` calls this with the same arguments, and each yields the same records.
     """
+    check_batch(plan.batch_size_for(len(train)), team)
     follow_leader(state, team)
     if state.epoch >= plan.epochs:
         return
