@@ -13,6 +13,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from everything import Everything
 from tiny import assert_same_run, tiny_config, write_tiny_npz
 from worstclass.attacks import pgd, trades_attack
 from worstclass.attacks.conv_relu import fused_conv
@@ -51,22 +52,38 @@ def float64(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(f"worstclass.training.{module}.to_float", lambda x: x.double() / 255)
 
 
-def uneven() -> ClassStats:
-    """A class table as after an epoch, each class worse than the one before."""
+def uneven(like: ClassStats) -> ClassStats:
+    """A class table as after an epoch, each class worse than the one before, with the columns of another."""
     y = torch.arange(10, device=DEVICE).repeat_interleave(20)
     rank = torch.arange(20, device=DEVICE).repeat(10)
-    stats = ClassStats(10, DEVICE)
-    stats.add(y, natural_loss=0.1 * y, robust_loss=0.2 * y, natural_correct=rank > y // 2, robust_correct=rank > 2 * y)
+    stats = ClassStats(10, DEVICE, extra=like.columns[4:])
+    correct = {"natural_correct": rank > y // 2, "robust_correct": rank > 2 * y}
+    more = {name: torch.eye(10, device=DEVICE)[(y + (rank <= y)) % 10] for name in like.columns[4:]}
+    more |= {"robust_margin": 0.1 * y}
+    stats.add(y, natural_loss=0.1 * y, robust_loss=0.2 * y, **correct, **more)
     return stats
 
 
+PARTS: dict[str, dict[str, Any]] = {
+    "ema": {"average": "ema"},
+    "awp": {"awp_gamma": 0.01},
+    "adamw": {"optimizer": "adamw", "lr": 1e-3, "clip_grad_norm": 1.0},
+    "l2": {"norm": "l2", "eps": 0.5, "nesterov": True, "label_smoothing": 0.1},
+    "everything": {"average": "ema", "awp_gamma": 0.01, "radius_warmup": 2},
+}
+
+
 def prepared(method: str, engine: Engine, model: nn.Module) -> tuple[Work, State]:
+    """`method` is one of the methods, or TRADES with one of the parts."""
     settings: dict[str, Any] = {"method": method, "lr": 1e-2, "batch_size": 32, "model": "resnet18"}
+    if method in PARTS:
+        settings |= {"method": "trades"} | PARTS[method]
     if method == "fixed":
         settings |= {"focus_class": 3, "focus_weight": 0.25}
     config = make_config(settings)
     images, plan = data(), config.make_plan()
-    state = new_state(model, config.make_strategy(images.class_counts(10).cpu()), plan, DEVICE)
+    strategy = Everything(10) if method == "everything" else config.make_strategy(images.class_counts(10).cpu())
+    state = new_state(model, strategy, plan, DEVICE)
     return prepare(state, images, data(48), config.make_objective(), plan, engine), state
 
 
@@ -86,24 +103,26 @@ def steps(method: str, name: str, engine: Engine, count: int) -> tuple[list[Tens
         generator.manual_seed(5)
     for number in range(count):
         if number == count // 2:
-            before = torch.stack([*work.step.strategy.weights.tensors().values()])
-            state.strategy.update(uneven(), uneven())
-            now = torch.stack([*work.step.strategy.weights.tensors().values()])
-            assert [bool((a != b).any()) for a, b in zip(before, now, strict=True)] == [
-                method not in STEADY,
-                method not in STEADY,
-                method == "frl-rwrm",
-            ]
+            weights = work.step.strategy.weights
+            before = weights.copy()
+            state.strategy.update(uneven(state.table), uneven(state.table))
+            moved = weights.copy()
+            now = {name: bool((old != getattr(moved, name)).any()) for name, old in before.tensors().items()}
+            if method != "everything":
+                steady = method in STEADY or method in PARTS
+                assert now == {"natural": not steady, "robust": not steady, "radius_scale": method == "frl-rwrm"}
             work.step.optimizer.lr.mul_(0.5)
         take(torch.arange(32 * number, 32 * number + 32, device=DEVICE) % 512)
     assert work.step.health.complaint() is None
-    model.eval()
+    state.shipped.eval()
     work.validate(torch.arange(48, device=DEVICE))
-    return [p.detach().clone() for p in model.parameters()], work.step.stats.table, work.valid_step.stats.table
+    return [p.detach().clone() for p in state.shipped.parameters()], work.step.stats.table, work.valid_step.stats.table
 
 
 @pytest.mark.usefixtures("float64")
-@pytest.mark.parametrize(("method", "name"), [("trades", "resnet18"), *((method, "wrn10-1") for method in METHODS)])
+@pytest.mark.parametrize(
+    ("method", "name"), [("trades", "resnet18"), *((method, "wrn10-1") for method in (*METHODS, *PARTS))]
+)
 def test_fast_is_eager(method: str, name: str) -> None:
     """Twenty steps, weight for weight; and the class tables, of validation too. Small networks compile sooner."""
     eager, *eager_tables = steps(method, name, Engine(), 20)
