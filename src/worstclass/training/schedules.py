@@ -118,6 +118,8 @@ class AttackSteps:
     def objective(self, objective: Objective, phase: int) -> Objective:
         """The objective with the attack of a phase."""
         given: Any = objective
+        if not hasattr(getattr(given, "attack", None), "steps"):
+            raise UserError("early_attack_steps need an attack in training whose steps they are; here there is none.")
         attack = replace(given.attack, steps=self.steps[phase], step_size=self.step_sizes[phase])
         changed: Objective = replace(given, attack=attack)
         return changed
