@@ -35,7 +35,7 @@ class ClassStats:
     ) -> None:
         self._place: dict[str, slice] = {}
         end = 1
-        for name in (*COLUMNS, *extra):
+        for name in dict.fromkeys((*COLUMNS, *extra)):
             choose("table", name, (*COLUMNS, *EXTRA_COLUMNS, *MATRICES))
             self._place[name] = slice(end, end := end + (num_classes if name in MATRICES else 1))
         self.table = torch.zeros(num_classes, end, dtype=torch.float64, device=device)
@@ -50,9 +50,10 @@ class ClassStats:
     def add(self, y: Tensor, **columns: Tensor) -> None:
         """Add per-sample values, (B,) or for a matrix (B, K), one for each column; no host sync, and in a fixed order
         of summation."""
-        parts = [torch.ones_like(y)[:, None], *(columns[name].reshape(len(y), -1) for name in self._place)]
         if len(y) == 0:  # of nothing no width is known
             parts = [y.new_zeros(0, self.table.shape[1])]
+        else:
+            parts = [torch.ones_like(y)[:, None], *(columns[name].reshape(len(y), -1) for name in self._place)]
         one_hot = (y[:, None] == self._classes).double()
         self.table += self.team.all_reduce(one_hot.T @ torch.cat(parts, dim=1).double())
 

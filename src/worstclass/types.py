@@ -7,6 +7,7 @@ from typing import Any, NamedTuple, Protocol, runtime_checkable
 import torch
 from torch import Tensor
 
+from worstclass.errors import UserError
 from worstclass.names import Norm as Norm
 from worstclass.rng import Randomness
 from worstclass.stats import ClassStats
@@ -148,6 +149,8 @@ class ClassWeights:
         """Overwrite the given tensors in place: `set(natural=..., radius_scale=...)`."""
         own = self.tensors()
         for name, value in values.items():
+            if name not in own:
+                raise UserError(f"these class weights have no '{name}': they have {', '.join(own)}.")
             own[name].copy_(value)
 
     def reduce(self, losses: Losses, y: Tensor, batch: Tensor | None = None) -> Tensor:

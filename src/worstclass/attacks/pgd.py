@@ -74,7 +74,7 @@ class PGD:
         generator: Randomness = None,
     ) -> Tensor:
         if self.keep == "any":
-            return self.search(model, x, y, radius_scale=radius_scale, generator=generator).any
+            return self.search(model, x, y, radius_scale=radius_scale, target=target, generator=generator).any
         if self.restarts == 1:
             y = check_batch(x, y, radius_scale, self.eps, self.norm)
             loss = self._loss(model, x, y, target)

@@ -1,0 +1,275 @@
+"""What strategies read and decide: class tables, pair weights, samplers and aimed attacks, against plain loops."""
+
+import math
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from worstclass import rng
+from worstclass.attacks import PGD
+from worstclass.data.sampling import ClassSampler, draw_classes
+from worstclass.errors import UserError
+from worstclass.stats import COLUMNS, EXTRA_COLUMNS, MATRICES, ClassStats
+from worstclass.training.step import draw_targets, tally
+from worstclass.types import ClassWeights, Losses
+
+pytestmark = pytest.mark.fast
+
+K = 4
+
+
+def batch(size: int = 60, absent: int | None = 2, seed: int = 0) -> tuple[Losses, Tensor]:
+    """Losses and logits of no network in particular; of one class there are no samples."""
+    generator = rng.generator(seed, "batch")
+    y = torch.randint(K, (size,), generator=generator)
+    y = torch.where(y == absent, 0, y) if absent is not None else y
+    draws = [torch.rand(size, dtype=torch.float64, generator=generator) for _ in range(2)]
+    logits = [2 * torch.randn(size, K, dtype=torch.float64, generator=generator) for _ in range(2)]
+    return Losses(*draws, *logits), y
+
+
+def softmax(row: list[float]) -> list[float]:
+    total = sum(math.exp(z) for z in row)
+    return [math.exp(z) / total for z in row]
+
+
+def top(row: list[float]) -> int:
+    return max(range(len(row)), key=row.__getitem__)
+
+
+def expected(losses: Losses, y: Tensor) -> dict[str, list[Any]]:
+    """Sums by class of every column and matrix, one sample after another."""
+    sums: dict[str, list[Any]] = {name: [0.0] * K for name in (*COLUMNS, *EXTRA_COLUMNS)}
+    sums |= {name: [[0.0] * K for _ in range(K)] for name in MATRICES}
+    for i, k in enumerate(y.tolist()):
+        clean, attacked = losses.natural_logits[i].tolist(), losses.robust_logits[i].tolist()
+        sums["natural_loss"][k] += losses.natural[i].item()
+        sums["robust_loss"][k] += losses.robust[i].item()
+        sums["natural_correct"][k] += top(clean) == k
+        sums["robust_correct"][k] += top(attacked) == k
+        p = softmax(attacked)
+        sums["robust_margin"][k] += max(p[j] for j in range(K) if j != k) - p[k]
+        for name, row in (("natural", clean), ("robust", attacked)):
+            sums[f"{name}_predictions"][k][top(row)] += 1
+            for j in range(K):
+                sums[f"{name}_probabilities"][k][j] += softmax(row)[j]
+    return sums
+
+
+def filled(extra: tuple[str, ...] = (*EXTRA_COLUMNS, *MATRICES)) -> tuple[ClassStats, Losses, Tensor]:
+    """A table of three batches, the last of them empty."""
+    losses, y = batch()
+    stats = ClassStats(K, extra=extra)
+    for part in (slice(0, 25), slice(25, 60), slice(60, 60)):
+        tally(stats, Losses(*(each[part] for each in losses)), y[part])
+    stats.add(y[:0])  # a process without a share of the batch has no losses either
+    return stats, losses, y
+
+
+def test_every_table_is_its_loop() -> None:
+    stats, losses, y = filled()
+    wanted, counts = expected(losses, y), [int((y == k).sum()) for k in range(K)]
+    assert counts[2] == 0
+    assert stats.counts.tolist() == counts
+    for name in (*COLUMNS, *EXTRA_COLUMNS):
+        assert stats.sums(name).tolist() == pytest.approx(wanted[name], rel=1e-12)
+        mean = sum(wanted[name]) / sum(counts)
+        means = [wanted[name][k] / counts[k] if counts[k] else mean for k in range(K)]
+        assert stats.mean(name).tolist() == pytest.approx(means, rel=1e-12)
+    for name in MATRICES:
+        means = [[value / max(counts[k], 1) for value in wanted[name][k]] for k in range(K)]
+        right = sum(means[k][k] for k in range(K) if counts[k]) / 3
+        means[2] = [right if j == 2 else (1 - right) / (K - 1) for j in range(K)]  # nobody has seen it: as the others
+        for k in range(K):
+            assert stats.matrix(name)[k].tolist() == pytest.approx(means[k], rel=1e-12)
+            assert sum(means[k]) == pytest.approx(1)
+    correct = stats.matrix("robust_predictions").diagonal()[stats.counts > 0]
+    assert torch.allclose(correct, stats.mean("robust_correct")[stats.counts > 0])
+
+
+def test_a_table_is_only_as_wide_as_was_asked_for() -> None:
+    assert ClassStats(K).table.shape == (K, 5)
+    stats, losses, y = filled(("robust_probabilities", "robust_margin"))
+    assert stats.table.shape == (K, 1 + 4 + K + 1)
+    assert stats.columns == (*COLUMNS, "robust_probabilities", "robust_margin")
+    wanted = expected(losses, y)
+    assert stats.sums("robust_margin").tolist() == pytest.approx(wanted["robust_margin"])
+    assert stats.copy().columns == stats.columns
+    assert torch.equal(stats.copy().table, stats.table)
+
+
+def test_what_is_asked_for_twice_is_there_once() -> None:
+    """Two strategies in one may ask for the same, or for what every table has."""
+    once, *_ = filled(("robust_margin",))
+    twice, *_ = filled(("robust_margin", "robust_loss", "robust_margin"))
+    assert twice.columns == once.columns
+    assert torch.equal(once.table, twice.table)
+
+
+def test_a_table_that_there_is_not() -> None:
+    with pytest.raises(UserError, match="unknown table 'robust_margins'. Did you mean 'robust_margin'"):
+        ClassStats(K, extra=("robust_margins",))
+
+
+@pytest.mark.parametrize("normalized", [False, True])
+@pytest.mark.parametrize("pairs", [False, True])
+def test_the_loss_of_a_batch_is_its_loop(normalized: bool, pairs: bool) -> None:
+    """Weights by class, and on the robust loss by (class predicted under attack, label); parts of a batch add up."""
+    losses, y = batch(absent=None)
+    generator = rng.generator(1, "weights")
+    weights = ClassWeights.uniform(K, normalized=normalized, pair=pairs)
+    natural, robust = torch.rand(2, K, generator=generator)
+    weights.set(natural=natural, robust=robust)
+    pair = torch.rand(K, K, generator=generator)
+    if pairs:
+        weights.set(pair=pair)
+    sums, sizes = [0.0, 0.0], [0.0, 0.0]
+    for i, k in enumerate(y.tolist()):
+        factor = pair[top(losses.robust_logits[i].tolist()), k].item() if pairs else 1.0
+        sums[0] += natural[k].item() * losses.natural[i].item()
+        sums[1] += robust[k].item() * losses.robust[i].item() * factor
+        sizes = [sizes[0] + natural[k].item(), sizes[1] + robust[k].item()]
+    wanted = sums[0] / sizes[0] + sums[1] / sizes[1] if normalized else sum(sums) / len(y)
+    assert weights.reduce(losses, y).item() == pytest.approx(wanted, rel=1e-6)
+    parts = [Losses(*(each[part] for each in losses)) for part in (slice(0, 17), slice(17, 60))]
+    split = sum(weights.reduce(part, own, y).item() for part, own in zip(parts, (y[:17], y[17:]), strict=True))
+    assert split == pytest.approx(wanted, rel=1e-6)
+
+
+def test_pair_weights_pass_no_gradient_by_the_prediction() -> None:
+    losses, y = batch()
+    logits = losses.robust_logits.clone().requires_grad_()
+    weights = ClassWeights.uniform(K, pair=True)
+    weights.set(pair=torch.full((K, K), 3.0))
+    robust = logits.logsumexp(1)
+    loss = weights.reduce(losses._replace(robust_logits=logits, robust=robust), y)
+    (found,) = torch.autograd.grad(loss, logits, retain_graph=True)
+    (wanted,) = torch.autograd.grad(3 * robust.sum() / len(y), logits)
+    torch.testing.assert_close(found, wanted)
+
+
+def test_weights_that_a_strategy_has_not_are_not_set() -> None:
+    weights = ClassWeights.uniform(K)
+    with pytest.raises(UserError, match="pair"):
+        weights.set(pair=torch.ones(K, K))
+
+
+LABELS = torch.tensor([3, 0, 1, 0, 3, 3, 0, 1, 0, 0])  # no 2, and not in order
+
+
+def test_the_sampler_draws_by_its_probabilities() -> None:
+    """Every image of every class that is there, none of one that is not; a chi-square bound on how often."""
+    probabilities = torch.tensor([0.2, 0.5, 0.2, 0.1])
+    sampler, draws = ClassSampler(LABELS, probabilities), 20_000
+    index = sampler(torch.zeros(draws, dtype=torch.int64), rng.generator(0, "draws"))
+    counts = torch.bincount(index, minlength=len(LABELS)).double()
+    present = [0.25, 0.625, 0.0, 0.125]  # of 0.8, without the absent class
+    of_class = torch.bincount(LABELS, minlength=K)
+    wanted = torch.tensor([draws * present[k] / int(of_class[k]) for k in LABELS.tolist()], dtype=torch.float64)
+    assert len(index) == draws
+    assert int(counts.min()) > 0
+    assert float(((counts - wanted) ** 2 / wanted).sum()) < 27.9  # 9 degrees of freedom, one in a thousand
+    probabilities.copy_(torch.tensor([0.0, 0.0, 0.9, 0.1]))  # read anew in each call
+    index = sampler(torch.zeros(100, dtype=torch.int64), rng.generator(1, "draws"))
+    assert set(LABELS[index].tolist()) == {3}
+
+
+def test_the_same_generator_draws_the_same_images() -> None:
+    sampler = ClassSampler(LABELS, torch.full((K,), 0.25))
+    one, other, third = (sampler(torch.arange(50), rng.generator(seed, "draws")) for seed in (0, 0, 1))
+    assert torch.equal(one, other)
+    assert not torch.equal(one, third)
+
+
+def test_classes_by_inversion() -> None:
+    """The class whose part of [0, 1) a number falls into; rows need not sum to 1, and zeros are never drawn."""
+    row = [0.0, 2.0, 0.0, 1.0, 1.0, 0.0]
+    draws = [0.0, 0.2, 0.499, 0.5, 0.7, 0.75, 0.9, 1 - 2**-53]
+    found = draw_classes(torch.tensor([row] * len(draws)).double(), torch.tensor(draws, dtype=torch.float64))
+    assert found.tolist() == [1, 1, 1, 3, 3, 4, 4, 4]
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_a_draw_next_to_one_is_not_past_the_last_class(dtype: torch.dtype) -> None:
+    """Nor is one that rounding has made 1."""
+    rows = torch.rand(2000, K, dtype=dtype, generator=rng.generator(0, "rows"))
+    rows[:, 3] = 0
+    one = torch.ones(2000, dtype=dtype)
+    for draws in (one.nextafter(torch.zeros_like(one)), one):
+        assert (draw_classes(rows, draws) == 2).all()
+
+
+def test_targets_by_the_row_of_the_label() -> None:
+    targets = torch.zeros(K, K)
+    targets[0, 3], targets[1] = 2.0, torch.tensor([0.5, 0.0, 0.25, 0.25])
+    y = torch.tensor([0, 1, 2, 3]).repeat(500)
+    found = draw_targets(targets, y, rng.generator(0, "targets"))
+    assert set(found[y == 0].tolist()) == {3}
+    assert set(found[y == 1].tolist()) == {0, 2, 3}
+    assert set(found[y >= 2].tolist()) == {-1}
+    share = (found[y == 1] == 0).double().mean().item()
+    assert abs(share - 0.5) < 5 * math.sqrt(0.25 / 500)
+    rows = [rng.Rows(rng.generator(0, "targets"), rows, len(y)) for rows in (slice(0, 700), slice(700, 2000))]
+    split = [draw_targets(targets, y[each.rows], each) for each in rows]
+    assert torch.equal(torch.cat(split), found)  # processes aim as one does
+
+
+class Planes(nn.Module):
+    """Logits w_k . x: the steepest way to raise the probability of a class is known."""
+
+    def __init__(self, *rows: list[float]) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.tensor(rows, dtype=torch.float64))
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x.flatten(1) @ self.weight.T
+
+
+ROWS = [3.0, -1.0, 0.5, 0.0], [-1.0, 2.0, 0.5, 1.0]
+
+
+@pytest.mark.parametrize("keep", ["last", "any"])
+@pytest.mark.parametrize("restarts", [1, 3])
+@pytest.mark.parametrize("norm", ["linf", "l2"])
+@pytest.mark.parametrize("loss", ["ce", "cw", "kl"])
+def test_an_aimed_attack_between_two_planes(loss: Any, norm: Any, restarts: int, keep: Any) -> None:
+    """With two classes the best way to class t is along w_t - w_s, to the border of the ball: for a target of the other
+    class away from the label, and for one of its own class back to it."""
+    model, eps = Planes(*ROWS), 0.05
+    attack = PGD(eps=eps, steps=20, step_size=eps / 2, norm=norm, loss=loss, restarts=restarts, keep=keep)
+    x = torch.full((4, 1, 2, 2), 0.5, dtype=torch.float64)
+    y, target = torch.tensor([0, 1, 0, 1]), torch.tensor([1, 0, 0, 1])
+    if keep == "any":  # it would end at the first image that fools: from here none does
+        with torch.no_grad():
+            model.weight[0] += 10.0
+        y = torch.zeros(4, dtype=torch.int64)
+    way = (model.weight[1] - model.weight[0]).detach().view(1, 2, 2)
+    step = way.sign() if norm == "linf" else way / way.norm()
+    wanted = x + eps * step * torch.where(target == 1, 1.0, -1.0).view(-1, 1, 1, 1)
+    found = attack(model, x, y, target=target, generator=rng.generator(0, "attack"))
+    moves = (way != 0).expand_as(x) if norm == "linf" else torch.ones_like(x, dtype=torch.bool)
+    torch.testing.assert_close(found[moves], wanted[moves], rtol=0, atol=1e-9 if norm == "linf" else 1e-4)
+
+
+@pytest.mark.parametrize("loss", ["ce", "cw", "kl"])
+def test_minus_one_is_an_attack_without_an_aim(loss: Any) -> None:
+    model = Planes([3.0, -1.0, 0.5, 0.0], [-1.0, 2.0, 0.5, 1.0], [0.2, 0.3, -2.0, 1.0])
+    attack = PGD(eps=0.1, steps=5, step_size=0.03, loss=loss)
+    x, y = torch.rand(6, 1, 2, 2, dtype=torch.float64), torch.tensor([0, 1, 2, 0, 1, 2])
+    free = attack(model, x, y, generator=rng.generator(0, "attack"))
+    target = torch.tensor([-1, 2, -1, 1, -1, 0])
+    mixed = attack(model, x, y, target=target, generator=rng.generator(0, "attack"))
+    aimed = attack(model, x, y, target=target.clamp_min(0), generator=rng.generator(0, "attack"))
+    assert torch.equal(mixed[target < 0], free[target < 0])
+    assert torch.equal(mixed[target >= 0], aimed[target >= 0])
+    assert not torch.equal(mixed[target >= 0], free[target >= 0])
+
+
+@pytest.mark.parametrize("shape", [(1,), (3, 1), (4,), ()])
+def test_a_target_for_each_image(shape: tuple[int, ...]) -> None:
+    attack = PGD(eps=0.1, steps=1, step_size=0.1)
+    x, y = torch.full((3, 1, 2, 2), 0.5, dtype=torch.float64), torch.tensor([0, 1, 0])
+    with pytest.raises(UserError, match=r"target must be one class for each image, \(3,\)"):
+        attack(Planes(*ROWS), x, y, target=torch.zeros(shape, dtype=torch.int64))
