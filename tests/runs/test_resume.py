@@ -11,10 +11,12 @@ from typing import Any
 import pytest
 import torch
 
+from everything import Everything
 from kills import kill_until_done
 from tiny import assert_same_run, tiny_config, write_tiny_npz
 from worstclass.config import make_config, to_toml
 from worstclass.errors import UserError
+from worstclass.methods import METHODS, Method
 from worstclass.names import RECIPE
 from worstclass.runs.run import open_run
 from worstclass.runs.saver import LAST, LOG, SELECTED
@@ -91,6 +93,61 @@ def test_stopped_within_an_epoch(model: str, data: Path, tmp_path: Path, monkeyp
     resumed = open_run(pieces).about["resumed"]
     assert [(note["epoch"], note["step"]) for note in resumed] == [(2, 1), (2, 2)]
     assert resumed[0]["engine"] == open_run(whole).about["engine"]
+
+
+CHANGING: dict[str, Any] = {  # what is another one from step to step, or from epoch to epoch
+    "optimizer": "adamw",
+    "lr": 0.01,
+    "schedule": "one-cycle",
+    "lr_warmup": 0.5,
+    "clip_grad_norm": 0.5,
+    "awp_gamma": 0.02,
+    "awp_warmup": 1,
+    "radius_warmup": 1.5,
+    "attack_steps": 3,
+    "early_attack_steps": [1, 2],
+    "attack_milestones": [0.5, 0.75],
+}
+PARTS: dict[str, dict[str, Any]] = {
+    "ema": CHANGING | {"average": "ema", "ema_decay": 0.9},
+    "fawa": CHANGING | {"average": "fawa", "fawa_threshold": 0.0, "optimizer": "sgd", "nesterov": True},
+    "gate shut": {"average": "fawa", "fawa_threshold": 1.0, "schedule": "cosine"},
+    "everything": CHANGING | {"method": "everything", "average": "ema", "label_smoothing": 0.1},
+}
+
+
+@pytest.mark.parametrize(
+    "part", [pytest.param(name, marks=pytest.mark.slow if "fawa" in PARTS[name].values() else ()) for name in PARTS]
+)
+def test_a_run_with_every_part_in_pieces(
+    part: str, data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Stopped twice within its second epoch, and at the end of that; byte for byte the run in peace."""
+    monkeypatch.setitem(METHODS, "everything", Method("Everything", lambda config, counts: Everything(len(counts))))
+    config = tiny_config(data, epochs=3, **PARTS[part])
+    whole, pieces = tmp_path / "whole", tmp_path / "pieces"
+    train_run(config, whole)
+    stops = [(2, 2), (2, 4), (2, 0)]
+
+    def stop(epoch: int, step: int) -> None:
+        if stops and (epoch, step) == stops[0]:
+            stops.pop(0)
+            raise KeyboardInterrupt
+
+    for resume in (False, True, True):
+        with pytest.raises(KeyboardInterrupt):
+            train_run(
+                config,
+                pieces,
+                resume=resume,
+                checkpoint_minutes=0,
+                on_step=lambda epoch, step, steps: stop(epoch, step),
+                on_epoch=lambda line: stop(line["epoch"], 0),
+            )
+    train_run(config, pieces, resume=True)
+    assert_same_run(whole, pieces)
+    resumed = [(note["epoch"], note["step"]) for note in open_run(pieces).about["resumed"]]
+    assert resumed == [(2, 1), (2, 3), (3, 0)]
 
 
 def test_checkpoints_come_by_the_clock(data: Path, tmp_path: Path) -> None:
@@ -171,6 +228,15 @@ def test_killed_at_any_moment(data: Path, tmp_path: Path) -> None:
     assert_same_run(whole, killed)
 
 
+@pytest.mark.slow
+def test_an_average_and_awp_killed_at_any_moment(data: Path, tmp_path: Path) -> None:
+    config = tiny_config(data, epochs=5, **PARTS["ema"])
+    whole, killed = tmp_path / "whole", tmp_path / "killed"
+    train_run(config, whole)
+    assert kill_until_done(continue_run, (to_toml(config), killed), wait=0.1, growth=1.2) >= 5
+    assert_same_run(whole, killed)
+
+
 @pytest.mark.parametrize("settings", [{"momentum": 0.0}, {"model": "dropping:make"}, {"method": "natural"}])
 def test_other_kinds_of_run_resume_too(
     settings: dict[str, Any], data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -208,10 +274,11 @@ def test_other_data_is_refused(data: Path, tmp_path: Path) -> None:
 
 
 def test_the_checkpoint_holds_everything(data: Path, tmp_path: Path) -> None:
-    run = train_run(tiny_config(data, epochs=2), tmp_path / "run")
+    run = train_run(tiny_config(data, epochs=2, average="ema"), tmp_path / "run")
     tensors, header = load_tensors(run.folder / LAST)
     assert header["epoch"] == 2
-    assert {name.split(".")[0] for name in tensors} == {"model", "optimizer", "strategy", "selected"}
+    parts = {"model", "optimizer", "strategy", "average", "epoch", "selected"}
+    assert {name.split(".")[0] for name in tensors} == parts
     momenta = [name for name in tensors if name.startswith("optimizer.")]
     assert len(momenta) == len(list(run.load_model()[0].parameters()))
     costs = torch.tensor([line["class_costs"] for line in run.log], dtype=torch.float64).sum(0)

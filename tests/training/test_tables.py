@@ -109,7 +109,7 @@ def test_what_is_asked_for_twice_is_there_once() -> None:
 
 
 def test_a_table_that_there_is_not() -> None:
-    with pytest.raises(UserError, match="unknown table 'robust_margins'. Did you mean 'robust_margin'"):
+    with pytest.raises(UserError, match=r"unknown table 'robust_margins'\. Did you mean 'robust_margin'"):
         ClassStats(K, extra=("robust_margins",))
 
 

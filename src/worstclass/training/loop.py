@@ -28,7 +28,8 @@ HEALTH_INTERVAL = 50  # steps between two looks at the device
 
 @dataclass(frozen=True)
 class EpochRecord:
-    """One epoch: its class tables, the weights it was trained with, and the strategy's state before and after."""
+    """One epoch: its class tables, the weights it was trained with, and the strategy's state before its update. Of a
+    strategy that moves within the steps both are as the last step left them."""
 
     epoch: int
     lr: float
@@ -86,9 +87,6 @@ def fit(
     share = counts.double() / counts.sum()
     while state.epoch < plan.epochs:
         epoch, started = state.epoch + 1, time.perf_counter() - state.seconds
-        used, played = state.strategy.weights.copy(), expert_weights(state.strategy, share)
-        kept = as_tensors(state.strategy.state_dict(), type(state.strategy).__name__)
-        before = {key: value.clone() for key, value in kept.items()}
         with work.engine.settings(work.step.data.y.device):  # not while the caller has the record
             _run_epoch(state, work, plan, started, on_step)
             train_stats = state.table.copy()
@@ -98,11 +96,13 @@ def fit(
                 state.average.end_epoch(raw)
             valid_stats = _run_validation(work, work.validate, plan, epoch)
         _check_finite(valid_stats, epoch)
+        # now and not before the first step, to which a run that was stopped within the epoch cannot go back
+        used, played = state.strategy.weights.copy(), expert_weights(state.strategy, share)
+        kept = as_tensors(state.strategy.state_dict(), type(state.strategy).__name__)
+        before = {key: value.clone() for key, value in kept.items()}
         state.strategy.update(train_stats, valid_stats)
-        for (
-            tensor
-        ) in state.strategy.weights.tensors().values():  # machines may differ in the last bit of an exponential
-            tensor.copy_(team.broadcast(tensor))
+        for tensor in state.strategy.weights.tensors().values():
+            tensor.copy_(team.broadcast(tensor))  # machines may differ in the last bit of an exponential
         state.table.reset()
         state.epoch, state.step, state.seconds = epoch, 0, 0.0
         yield EpochRecord(
