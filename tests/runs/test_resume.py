@@ -11,12 +11,12 @@ from typing import Any
 import pytest
 import torch
 
-from everything import Everything
+from everything import METHOD
 from kills import kill_until_done
 from tiny import assert_same_run, tiny_config, write_tiny_npz
 from worstclass.config import make_config, to_toml
 from worstclass.errors import UserError
-from worstclass.methods import METHODS, Method
+from worstclass.methods import METHODS
 from worstclass.names import RECIPE
 from worstclass.runs.run import open_run
 from worstclass.runs.saver import LAST, LOG, SELECTED
@@ -123,7 +123,7 @@ def test_a_run_with_every_part_in_pieces(
     part: str, data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Stopped twice within its second epoch, and at the end of that; byte for byte the run in peace."""
-    monkeypatch.setitem(METHODS, "everything", Method("Everything", lambda config, counts: Everything(len(counts))))
+    monkeypatch.setitem(METHODS, "everything", METHOD)
     config = tiny_config(data, epochs=3, **PARTS[part])
     whole, pieces = tmp_path / "whole", tmp_path / "pieces"
     train_run(config, whole)

@@ -6,6 +6,7 @@ import torch
 from torch import Tensor
 
 from worstclass.distributed import Team
+from worstclass.methods import Method
 from worstclass.stats import ClassStats
 from worstclass.types import ClassWeights, Losses
 
@@ -21,6 +22,7 @@ class Everything:
         self.weights = ClassWeights.uniform(num_classes, pair=True, sampling=True, targets=True)
         self.confusion = torch.eye(num_classes, dtype=torch.float64)
         self.errors = torch.zeros(num_classes, dtype=torch.float64)
+        self._write()  # as `load_state_dict` does: its weights are those of its state from the start
 
     def to(self, device: torch.device) -> None:
         self.errors = self.errors.to(device)
@@ -53,3 +55,7 @@ class Everything:
         targets[0] = 0  # the first class is attacked without an aim
         missed = others.sum(1)
         self.weights.set(natural=1 + missed, radius_scale=1 + missed / 4, pair=1 + self.confusion.T, targets=targets)
+
+
+METHOD = Method("Everything", lambda config, class_counts: Everything(len(class_counts)))
+"""As an entry of `METHODS`."""

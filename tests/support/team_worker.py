@@ -12,10 +12,12 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+import everything
 from worstclass.config import make_config
 from worstclass.distributed import Team, joined
 from worstclass.errors import UserError
 from worstclass.evaluation.targets import evaluate_target, run_target
+from worstclass.methods import METHODS
 from worstclass.runs.run import open_run
 from worstclass.runs.train import train_run
 from worstclass.training import data_parallel
@@ -82,6 +84,7 @@ JOBS: dict[str, Callable[..., None]] = {"train": train, "evaluate": evaluate, "s
 
 if __name__ == "__main__":
     torch.set_num_threads(1)
+    METHODS["everything"] = everything.METHOD
     with joined(torch.device("cpu")) as team:
         for name, arguments in json.loads(Path(sys.argv[1]).read_text()):
             JOBS[name](team, **arguments)

@@ -9,7 +9,7 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -20,8 +20,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import nn
 
+import everything
 import team_models
 from tiny import assert_same_run, put_weights, tiny_config, write_tiny_npz
+from worstclass import methods
 from worstclass.cli.main import app
 from worstclass.config import make_config, to_toml
 from worstclass.data import open_source
@@ -40,7 +42,29 @@ from worstclass.training.checkpoint import load_tensors
 
 HERE = Path(__file__).parents[1] / "support"
 METHODS = ["natural", "pgd-at", "trades", "fixed", "wat", "frl-rw", "frl-rwrm", "csl"]
-QUICK = ("trades", "normed")  # what two processes train without --full
+PARTS: dict[str, dict[str, Any]] = {
+    "ema": {"average": "ema", "ema_decay": 0.9},
+    "fawa": {"average": "fawa", "fawa_threshold": 0.0},
+    "awp": {"awp_gamma": 0.02, "awp_warmup": 1},
+    "adamw": {  # it would scale up the rounding that is all the gradient of a bias before BatchNorm
+        "model": "team_models:plain",
+        "optimizer": "adamw",
+        "lr": 1e-3,
+        "clip_grad_norm": 0.5,
+        "schedule": "one-cycle",
+    },
+    "everything": {
+        "average": "ema",
+        "awp_gamma": 0.02,
+        "nesterov": True,
+        "clip_grad_norm": 2.0,
+        "radius_warmup": 1,
+        "attack_steps": 3,
+        "early_attack_steps": [2],
+        "attack_milestones": [0.9],
+    },
+}
+QUICK = ("trades", "normed", "everything")  # what two processes train without --full
 
 
 def settings(data: Path, method: str, **more: object) -> dict[str, Any]:
@@ -89,8 +113,16 @@ def apart(one: Path, other: Path) -> float:
 
 
 @pytest.fixture(scope="module")
-def runs(tmp_path_factory: pytest.TempPathFactory, full: bool) -> Path:
-    """Every method trained by one, two and three processes; a network with BatchNorm, and an awkward validation part.
+def _registered() -> Iterator[None]:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setitem(methods.METHODS, "everything", everything.METHOD)
+        yield
+
+
+@pytest.fixture(scope="module")
+def runs(tmp_path_factory: pytest.TempPathFactory, full: bool, _registered: None) -> Path:
+    """Every method and every part trained by one, two and three processes; a network with BatchNorm, and an awkward
+    validation part.
 
     Its images leave a batch of one, of which two of three processes have nothing. Without --full: some of it, by two.
     """
@@ -98,6 +130,9 @@ def runs(tmp_path_factory: pytest.TempPathFactory, full: bool) -> Path:
     data, odd = write_tiny_npz(root / "tiny.npz"), write_tiny_npz(root / "odd.npz", per_class=86)
     configs = {method: settings(data, method) for method in METHODS}
     configs["normed"] = settings(data, "wat", model="team_models:normed", epochs=8)
+    for name, values in PARTS.items():
+        method = name if name == "everything" else "trades"
+        configs[name] = settings(data, method, **{"model": "team_models:normed"} | values)
     configs["odd"] = settings(odd, "wat", epochs=1, valid_fraction=0.5)
     if not full:
         configs = {name: configs[name] for name in QUICK}
@@ -125,7 +160,7 @@ def runs(tmp_path_factory: pytest.TempPathFactory, full: bool) -> Path:
     ("name", "size"),
     [
         pytest.param(name, size, marks=() if size == 2 and name in QUICK else pytest.mark.slow)
-        for name in (*METHODS, "normed", "odd")
+        for name in (*METHODS, *PARTS, "normed", "odd")
         for size in (2, 3)
     ],
 )

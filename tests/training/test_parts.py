@@ -1,4 +1,4 @@
-"""The parts of a step and of a plan, each against an oracle: AWP, optimizers, schedules, label smoothing, the L2 ball."""
+"""The parts of a plan, each against an oracle: AWP, optimizers, schedules, label smoothing, the L2 ball."""
 
 import copy
 import math
