@@ -33,6 +33,7 @@ class RunRecord(Record):
     data_digest: str
     engine: EngineRecord
     resumed: list[ResumedRecord] = Field(default_factory=list)
+    keep: list[Count] = Field(default_factory=list)
 
 
 class ValidRecord(Record):

@@ -82,10 +82,13 @@ def train_run(
     model = build_model(config, source.num_classes, images.x.shape[1], train)
     check_classifier(model, train, source.num_classes, config.model)
     if fork:
-        check_fork(fork, config.epochs, about["data_digest"])
-    continued = resume and (out / LAST).is_file()
+        check_fork(fork, config, about["data_digest"])
+    late = max(keep, default=0)
+    if late > config.epochs:
+        raise UserError(f"epoch {late} cannot be kept: the run has {config.epochs}.")
+    continued = fork is not None or (resume and (out / LAST).is_file())
     if config.init and team.leads and not continued:
-        about["init"] = start_from(config.init, model, allow_code=allow_code)
+        about["init"] = start_from(config, model, about["data_digest"], allow_code=allow_code)
     state = new_state(model, strategy, plan, device)
     same = json.dumps([to_toml(config), about["data_digest"], asdict(engine), resume])
     team.check_same(same, "the processes were not started alike: their recipes, data or options differ.")
@@ -101,6 +104,7 @@ def train_run(
         if resume:
             now = about
             about = saver.restore(about)
+            keep = {*keep, *about.get("keep", [])}
             before = [about, *about.get("resumed", [])][-1]["engine"].get("processes", 1)
             if before != team.size:
                 on_fallback(f"{before} process(es) trained this run, {team.size} go on: the same run but for rounding.")
@@ -115,8 +119,12 @@ def train_run(
                 write_json(out / ABOUT, about)
         else:
             _refuse_folder(out)
+            for name in (LOG, LAST):  # of a fork that was killed before it was a run
+                (out / name).unlink(missing_ok=True)
+            if keep:
+                about["keep"] = sorted(keep)
             if fork:
-                about["fork"] = fork_state(fork, state, same_method=fork.run.config.method == config.method)
+                about["fork"] = fork_state(fork, state, config)
                 write_atomic(out / LOG, log_until(fork))
                 saver.save_if_due(at_once=True)  # what a run that is killed soon goes on from
             write_json(out / ABOUT, about)
@@ -148,9 +156,9 @@ def train_run(
             improved = saver.select(record.epoch, selection_score(config.select, record.valid, record.epoch))
             line = describe(record) | {"selected": improved}
             _append_log(out / LOG, line)
-            saver.save_if_due(at_once=record.epoch == plan.epochs)
-            if record.epoch in keep:
+            if record.epoch in keep:  # first: once a checkpoint is written, the epoch is not made again
                 saver.keep()
+            saver.save_if_due(at_once=record.epoch == plan.epochs)
             if on_epoch:
                 on_epoch(line)
     return Run(out, config, about)

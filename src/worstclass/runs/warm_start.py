@@ -5,6 +5,7 @@ from typing import Any, NamedTuple
 
 from torch import nn
 
+from worstclass.config import Config
 from worstclass.errors import UserError
 from worstclass.files import read_text
 from worstclass.runs.run import Run, open_run
@@ -46,36 +47,54 @@ def parse_fork(text: str) -> Fork:
     return Fork(open_run(Path(folder)), int(number))
 
 
-def start_from(folder: str, model: nn.Module, *, allow_code: bool) -> dict[str, Any]:
-    """Put the selected weights of a run into a model; returns what to say of them."""
-    run = open_run(Path(folder))
+def start_from(config: Config, model: nn.Module, data_digest: str, *, allow_code: bool) -> dict[str, Any]:
+    """Put the selected weights of the run `config.init` into a model; returns what to say of them."""
+    assert config.init is not None
+    run = open_run(Path(config.init))
+    if run.about["data_digest"] == data_digest:
+        _check_split(run, config)
     other, epoch = run.load_model("selected", allow_code=allow_code)
     weights = weights_of(other)
     load_weights(model, weights, run.folder / SELECTED)
     return {"run": run.folder.name, "epoch": epoch, "weights": digest(weights)}
 
 
-def check_fork(fork: Fork, epochs: int, data_digest: str) -> None:
-    """Raise unless a run of so many epochs on that data can go on from there."""
-    if fork.epoch >= epochs:
-        raise UserError(f"epoch {fork.epoch} of {epochs}: nothing is left to train after the fork.")
+def check_fork(fork: Fork, config: Config, data_digest: str) -> None:
+    """Raise unless a run of this configuration on that data can go on from there."""
+    if fork.epoch >= config.epochs:
+        raise UserError(f"epoch {fork.epoch} of {config.epochs}: nothing is left to train after the fork.")
     if fork.run.about["data_digest"] != data_digest:
         raise UserError(f"{fork.run.folder} was trained on other data than this.")
+    _check_split(fork.run, config)
 
 
-def fork_state(fork: Fork, state: State, *, same_method: bool) -> dict[str, Any]:
-    """Put an epoch of a run into a state: weights, optimizer, and the average where both have one. The strategy goes
-    on where the method is the same, and starts anew where it is another; so does an optimizer of another kind. Returns
-    what to say of it."""
-    tensors, header = load_tensors(fork.path)
+def _check_split(run: Run, config: Config) -> None:
+    """Raise where a run was trained on images that are held out now."""
+    if run.config.valid_fraction != config.valid_fraction:
+        raise UserError(
+            f"{run.folder} was trained with valid_fraction = {run.config.valid_fraction:g}, this run has "
+            f"{config.valid_fraction:g}: it would be validated on images that were trained on."
+        )
+
+
+def fork_state(fork: Fork, state: State, config: Config) -> dict[str, Any]:
+    """Put an epoch of a run into a state: weights, optimizer, and the average where both have the same. The strategy
+    goes on where the method is the same, and starts anew where it is another; so does an optimizer of another kind.
+    Returns what to say of it."""
+    before, path = fork.run.config, fork.path
+    tensors, header = load_tensors(path)
+    if header["epoch"] != fork.epoch or header.get("step"):  # a run that goes on has replaced it meanwhile
+        raise UserError(f"{path} is no longer that of epoch {fork.epoch}.")
     weights = section(tensors, "model")
-    load_weights(state.model, weights, fork.path)
+    load_weights(state.model, weights, path)
     load_part(state.optimizer, section(tensors, "optimizer"))
-    if same_method:
+    if before.method == config.method:
         load_part(state.strategy, section(tensors, "strategy"))
-    if state.average is not None and not load_part(state.average, section(tensors, "average")):
-        load_weights(state.average.model, weights, fork.path)
-    state.epoch = header["epoch"]
+    if state.average is not None:
+        average = section(tensors, "average") if before.average == config.average else {}
+        if not load_part(state.average, average):
+            load_weights(state.average.model, weights, path)
+    state.epoch = fork.epoch
     return {"run": fork.run.folder.name, "epoch": fork.epoch, "weights": digest(weights)}
 
 
