@@ -13,6 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import nn
 
+import everything
 from tiny import SEED, assert_same_run, tiny_config, write_tiny_npz
 from worstclass import rng
 from worstclass.attacks import PGD, trades_attack
@@ -28,7 +29,7 @@ from worstclass.runs.train import describe, selection_score, train_run
 from worstclass.stats import ClassStats
 from worstclass.strategies import WAT, uniform
 from worstclass.training import SGD, Piecewise, Plan, fit, new_state
-from worstclass.training.checkpoint import load_state, load_tensors, save_state
+from worstclass.training.checkpoint import load_state, load_tensors, save_state, take_state
 from worstclass.training.engine import Engine
 from worstclass.types import ClassWeights
 
@@ -366,28 +367,46 @@ def test_a_note_is_not_another_engine(data: Path, tmp_path: Path, monkeypatch: p
     assert how["notes"] == lines
 
 
+PARTS: dict[str, dict[str, Any]] = {
+    "ema and awp": {"average": "ema", "ema_decay": 0.9, "awp_gamma": 0.02, "awp_warmup": 1},
+    "everything": {
+        "average": "ema",
+        "awp_gamma": 0.02,
+        "nesterov": True,
+        "clip_grad_norm": 2.0,
+        "radius_warmup": 1,
+        "attack_steps": 3,
+        "early_attack_steps": [2],
+        "attack_milestones": [0.9],
+    },
+}
+
+
 @pytest.mark.filterwarnings("default")  # the compiler warns of what it does itself
-@pytest.mark.parametrize("method", ["pgd-at", "trades", "frl-rwrm"])
+@pytest.mark.parametrize("method", ["pgd-at", "trades", "frl-rwrm", *PARTS])
 def test_compiled_a_run_is_the_same(method: str, data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The fast engine's step without its capture, which needs a GPU: folded, fused and traced by the compiler, in
-    float64, weight for weight."""
+    float64, weight for weight; of TRADES with each of the parts too."""
+    monkeypatch.setitem(METHODS, "everything", everything.METHOD)
     for module in ("step", "prepare"):
         monkeypatch.setattr(f"worstclass.training.{module}.to_float", lambda x: x.double() / 255)
     monkeypatch.setattr(Engine, "prepare", lambda self, work, *_, **__: work)
     monkeypatch.setattr(torch, "compile", functools.partial(torch.compile, backend="aot_eager"))
     torch._dynamo.utils.counters.clear()
-    config = tiny_config(data, method=method, epochs=2)
+    name = method if method in METHODS else "trades"
+    config = tiny_config(data, method=name, epochs=2, **PARTS.get(method, {}))
     train, valid = split_validation(open_source(config.data).read("train"), 3, 0.25)
-    weights, records = [], []
+    states, records = [], []
     for engine in (Engine(), Engine(fast=True)):
         strategy = config.make_strategy(train.class_counts(3))
         model = make_model("small-cnn", num_classes=3, in_channels=1, seed=1).double()
         state = new_state(model, strategy, config.make_plan())
         records.append(list(fit(state, train, valid, config.make_objective(), config.make_plan(), engine=engine)))
-        weights.append(model.state_dict())
+        states.append(take_state(state)[0])
     assert not torch._dynamo.utils.counters["graph_break"]
-    for name, tensor in weights[0].items():
-        assert torch.allclose(tensor, weights[1][name], atol=1e-9), name
+    assert any(key.startswith("average.") for key in states[0]) == (method in PARTS)
+    for key, tensor in states[0].items():
+        assert torch.allclose(tensor, states[1][key], atol=1e-9), key
     for one, other in zip(*records, strict=True):
         assert torch.allclose(one.train.table, other.train.table, rtol=1e-9)
         assert torch.allclose(one.valid.table, other.valid.table, rtol=1e-9)
