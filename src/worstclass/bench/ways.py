@@ -11,4 +11,6 @@ WAYS: dict[str, dict[str, Any]] = {
     "fast bf16": {"fast": True, "precision": "bf16"},
     "fast bf16 deterministic": {"fast": True, "precision": "bf16", "deterministic": True},
 }
-PARTS = ("ema", "awp", "tables")  # averaged weights, weight perturbation, K x K tables: "fast bf16 + ema"
+PARTS = ("ema", "awp", "awp/4", "tables")
+"""Parts of a step to add, "fast bf16 + ema": averaged weights; weight perturbation, its direction by all or a quarter of
+the batch; K x K tables."""

@@ -53,24 +53,26 @@ class FAWA:
         return _GatedAverage(model, self.decay, self.threshold)
 
 
-class _Pairs:
-    """The tensors of an average and of the model that it follows. BatchNorm's statistics are averaged as weights are;
-    counters are copied."""
+@torch.no_grad()
+def _move(average: Classifier, model: Classifier, share: Tensor) -> None:
+    """Move an average by this share of the way to a model, a tensor so that nothing waits for it.
 
-    def __init__(self, average: Classifier, model: Classifier) -> None:
-        own, live = ([*each.parameters(), *each.buffers()] for each in (average, model))
-        pairs = [(one.detach(), other.detach()) for one, other in zip(own, live, strict=True)]
-        self._own = [one for one, _ in pairs if one.is_floating_point()]
-        self._live = [other for one, other in pairs if one.is_floating_point()]
-        self._counters = [(one, other) for one, other in pairs if not one.is_floating_point()]
-
-    def move(self, share: Tensor) -> None:
-        """Move the average by this share of the way to the model, a tensor so that nothing waits for it."""
-        way = torch._foreach_sub(self._live, self._own)
-        torch._foreach_mul_(way, share)
-        torch._foreach_add_(self._own, way)
-        for own, live in self._counters:
-            own.copy_(live)
+    BatchNorm's statistics are averaged as weights are; counters are copied. The tensors are looked up each time: a
+    model may be laid out anew.
+    """
+    floats: dict[torch.dtype, tuple[list[Tensor], list[Tensor]]] = {}
+    counters: tuple[list[Tensor], list[Tensor]] = ([], [])
+    tensors = ([*each.parameters(), *each.buffers()] for each in (average, model))
+    for own, live in zip(*tensors, strict=True):
+        lists = floats.setdefault(own.dtype, ([], [])) if own.is_floating_point() else counters
+        lists[0].append(own)
+        lists[1].append(live)
+    for dtype, (owns, lives) in floats.items():
+        way = torch._foreach_sub(lives, owns)
+        torch._foreach_mul_(way, share.to(dtype))  # of another kind of number, it would be a kernel for each tensor
+        torch._foreach_add_(owns, way)
+    if counters[0]:
+        torch._foreach_copy_(*counters)
 
 
 def _twin(model: Classifier) -> Classifier:
@@ -81,14 +83,13 @@ class _StepAverage:
     gated = False
 
     def __init__(self, model: Classifier, decay: float) -> None:
-        self.model, self._decay = _twin(model), decay
+        self.model, self._live, self._decay = _twin(model), model, decay
         self._steps = torch.zeros((), dtype=torch.int64, device=next(model.parameters()).device)
-        self._pairs = _Pairs(self.model, model)
 
     def follow(self) -> None:
         steps = self._steps.double()
         decay = ((1 + steps) / (10 + steps)).clamp_max(self._decay)
-        self._pairs.move(1 - decay)
+        _move(self.model, self._live, 1 - decay)
         self._steps += 1
 
     def end_epoch(self, raw: ClassStats | None) -> None:
@@ -105,9 +106,9 @@ class _GatedAverage:
     gated = True
 
     def __init__(self, model: Classifier, decay: float, threshold: float) -> None:
-        self.model, self._decay, self._threshold = _twin(model), decay, threshold
+        self.model, self._live = _twin(model), model
+        self._decay, self._threshold = decay, threshold
         self._steps = torch.zeros((), dtype=torch.int64, device=next(model.parameters()).device)
-        self._pairs = _Pairs(self.model, model)
 
     def follow(self) -> None:
         return
@@ -117,7 +118,7 @@ class _GatedAverage:
         holds = float(raw.mean("robust_correct").min()) >= self._threshold
         if holds or int(self._steps) == 0:
             share = 1 - self._decay if int(self._steps) else 1.0
-            self._pairs.move(torch.tensor(share, device=self._steps.device))
+            _move(self.model, self._live, torch.tensor(share, device=self._steps.device))
         self._steps += int(holds)
 
     def state_dict(self) -> dict[str, Any]:

@@ -189,7 +189,7 @@ def _prepare(
         plan=plan,
         touched=state.touched(),
         sizes=[plan.batch_size_for(len(feed))],
-        awp=AWP(state.model, plan.awp.gamma) if plan.awp else None,
+        awp=AWP(state.model, plan.awp) if plan.awp else None,
     )
     work.take(plan.at(state.epoch + 1))
     state.model.eval()
