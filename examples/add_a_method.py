@@ -7,7 +7,6 @@ import torch
 
 import worstclass
 from worstclass.attacks import trades_attack
-from worstclass.config import make_config, read_recipe
 from worstclass.data import Images, open_source, split_validation
 from worstclass.evaluation.targets import evaluate_target, run_target
 from worstclass.methods import METHODS, Method
@@ -47,8 +46,8 @@ METHODS["focal"] = Method("Focal", lambda config, counts: Focal(len(counts), sha
 def compare(folder: Path, attack: str = "pgd-20", **settings: object) -> Path:
     """Train it and TRADES by recipes, attack both, and write the report that compares them."""
     for method in ("trades", "focal"):
-        recipe = read_recipe("fashion-mini-trades") | {"method": method} | settings
-        run = train_run(make_config(recipe), folder / method)
+        config = worstclass.load_config("fashion-mini-trades", method=method, **settings)
+        run = train_run(config, folder / method)
         evaluate_target(run_target(run), [attack], run.folder)
     write_report(load_results([folder / "trades", folder / "focal"]), folder / "report.html")
     return folder / "report.html"

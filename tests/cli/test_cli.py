@@ -116,11 +116,14 @@ def test_help_shows_every_key_with_its_default(command: Command) -> None:
     outcome = command("train", "--help")
     assert outcome.code == 0
     for key, field in Config.model_fields.items():
-        line = rf"^ +{key}( = .+)?: {re.escape(field.description or '')}( \(.+\))?$"
+        line = rf"^ +{key}( = .+)?: {re.escape(field.description or '')}( \(.+\))?( \[.+\])?$"
         assert re.search(line, outcome.out, re.MULTILINE), key
     assert f"({', '.join(METHODS)})" in outcome.out
     for line in ("eps = 8/255:", "lr = 0.1:", "epochs = 100:", "eta = 0.1:", "method = wat:", "beta = 6.0:"):
         assert re.search(rf"^ +{re.escape(line)}", outcome.out, re.MULTILINE), line
+    for line in ("eta = .*[method wat]", "beta = .*[objective trades]", "frl_tau = .*[method frl-rw or frl-rwrm]"):
+        start, owner = line.split(".*")
+        assert re.search(rf"^ +{start}.* {re.escape(owner)}$", outcome.out, re.MULTILINE), line
     for symbol in ("epsilon", "lambda", "beta", "eta", "alpha", "tau"):
         assert re.search(rf": .*\b{symbol}(_|\b)", outcome.out), symbol
 
@@ -173,6 +176,8 @@ BAD_SETTINGS: dict[str, tuple[list[str], list[str]]] = {
         ["method=fixed", "focus_class=3", "focus_weight=0.5"],
         ["focus_class is 3, the data's classes are 0..2"],
     ),
+    "a key of another method": (["csl_rate=1"], ["csl_rate belongs to method 'csl'; the method here is 'wat'."]),
+    "a key that is named as an argument": (["recipe=1"], ["unknown key 'recipe'"]),
     "own model that is not there": (["model=no_such_module:build"], ["cannot import 'no_such_module'"]),
 }
 

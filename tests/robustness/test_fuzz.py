@@ -90,7 +90,7 @@ def check_config(config: Config) -> None:
 
 
 def test_configurations(fuzz: Fuzz) -> None:
-    good = make_config({}).model_dump()
+    good = make_config({}).recipe()
     keys = list(good)
 
     def case(draw: random.Random) -> tuple[Any, Callable[[], None]]:
