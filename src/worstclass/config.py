@@ -10,7 +10,16 @@ from importlib import resources
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeVar
 
-from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, model_validator
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    TypeAdapter,
+    ValidationError,
+    model_validator,
+)
 
 from worstclass.errors import UserError, shown, unknown
 from worstclass.files import clean_errors, read_text
@@ -264,6 +273,16 @@ def parse_settings(settings: Iterable[str]) -> dict[str, Any]:
 def make_config(values: Mapping[str, Any], where: str = "") -> Config:
     """Validate; what is wrong is one line that names the key, the value and what is allowed."""
     return validate(Config, values, where)
+
+
+def parse_value(key: str, value: object) -> Any:
+    """A value of one key, validated as in a recipe."""
+    field = Config.model_fields[key]
+    kind: Any = Annotated[field.annotation, field]
+    try:
+        return TypeAdapter(kind).validate_python(value)
+    except ValidationError as error:
+        raise UserError(_explain(key, error.errors()[0])) from None
 
 
 def merge(recipe: Mapping[str, Any], settings: Mapping[str, Any]) -> dict[str, Any]:
