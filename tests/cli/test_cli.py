@@ -107,6 +107,15 @@ def test_train_evaluate_and_the_files_they_leave(command: Command, tmp_path: Pat
     assert (tmp_path / "out" / "outcomes.npz").is_file()
 
 
+def test_another_method_by_a_setting_leaves_out_the_keys_of_the_old_one(command: Command, tmp_path: Path) -> None:
+    assert {"eta = 0.1", "attack_steps = 1"} <= set((tmp_path / "tiny.toml").read_text().splitlines())
+    outcome = command("train", "tiny.toml", "--out", "out", "--set", "method=natural")
+    assert outcome.code == 0, outcome
+    recipe = (tmp_path / "out" / RECIPE).read_text()
+    assert 'method = "natural"\n' in recipe
+    assert not re.search("^(eta|variant|beta|attack_steps|attack_step_size) =", recipe, re.MULTILINE)
+
+
 def test_default_run_folder_is_named_after_recipe_and_seed(command: Command, tmp_path: Path) -> None:
     assert command("train", "tiny.toml", "--set", "seed=3").code == 0
     assert (tmp_path / "runs" / "tiny-seed3" / RECIPE).is_file()

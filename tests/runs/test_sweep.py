@@ -21,8 +21,9 @@ from worstclass.cli import main as cli
 from worstclass.config import Config, differing_keys, load_config, make_config, to_toml
 from worstclass.errors import UserError
 from worstclass.evaluation.targets import CARD, evaluate_target, run_target
-from worstclass.files import locked, read_json
+from worstclass.files import locked, read_json, write_json
 from worstclass.methods import METHODS
+from worstclass.runs.run import open_run
 from worstclass.runs.saver import LAST
 from worstclass.runs.train import train_run
 from worstclass.sweep import RESULTS, Failure, Job, Setup, Sweep, expand, jobs, read_sweep
@@ -307,6 +308,18 @@ def test_new_attacks_are_added_without_training(copied: Path) -> None:
     assert not sweep_in(copied)
     assert list(read_json(copied / "out" / "trades-seed1" / CARD)["columns"]) == ["natural", "fgsm", "pgd-2"]
     assert (copied / "out" / "trades-seed1" / LAST).stat().st_mtime_ns == before
+
+
+def test_a_card_from_before_a_key_was_added_is_taken(copied: Path) -> None:
+    """Its default is what the run had; another value is another recipe, and the card not of this run."""
+    run = open_run(copied / "out" / "trades-seed1")
+    card = read_json(run.folder / CARD)
+    del card["about"]["recipe"]["normalize"]
+    write_json(run.folder / CARD, card)
+    assert jobs.attacks_left(run, ["fgsm", "pgd-2"]) == ["pgd-2"]
+    card["about"]["recipe"]["normalize"] = True
+    write_json(run.folder / CARD, card)
+    assert jobs.attacks_left(run, ["fgsm", "pgd-2"]) == ["fgsm", "pgd-2"]
 
 
 def test_another_recipe_in_a_folder_is_refused_before_anything_starts(copied: Path) -> None:
