@@ -24,7 +24,7 @@ from pydantic import (
 from worstclass.errors import UserError, shown, unknown
 from worstclass.files import clean_errors, read_text
 from worstclass.methods import METHODS, ObjectiveName, check_method
-from worstclass.names import check_data_name, check_model_name
+from worstclass.names import Norm, check_data_name, check_model_name
 from worstclass.owners import check_owners, is_used
 from worstclass.radius import check_radius, trades_step
 
@@ -88,22 +88,46 @@ class Config(BaseModel):
     normalize: bool = Field(False, description="standardise channels inside the model, by training-set statistics")
     epochs: Whole = Field(100, ge=1, description="epochs T")
     batch_size: Whole = Field(128, ge=1, description="images a step")
-    lr: Positive = Field(0.1, description="learning rate lambda of SGD")
+    lr: Positive = Field(0.1, description="learning rate lambda")
+    schedule: Literal["piecewise", "cosine", "one-cycle"] = Field("piecewise", description="how the rate goes")
     lr_milestones: Annotated[tuple[Positive, ...], BeforeValidator(_refuse_single)] = Field(
         (0.75, 0.9, 1.0), description="shares of the epochs, in (0, 1], from which the rate is multiplied again"
     )
     lr_decay: Positive = Field(0.1, description="factor at each milestone")
+    lr_peak: Share = Field(0.25, description="share of the epochs at which the rate is highest")
+    lr_warmup: NotNegative = Field(0.0, description="epochs over which the rate is brought up from zero")
+    optimizer: Literal["sgd", "adamw"] = Field("sgd", description="optimizer")
     momentum: Annotated[Number, Field(ge=0, lt=1)] = Field(0.9, description="momentum of SGD")
+    nesterov: bool = Field(False, description="Nesterov's momentum")
     weight_decay: NotNegative = Field(2e-4, description="weight decay")
+    clip_grad_norm: Positive | None = Field(None, description="largest norm of the gradient; left out, any")
+    label_smoothing: Annotated[Number, Field(ge=0, lt=1)] = Field(0.0, description="label smoothing of cross-entropy")
+    average: Literal["none", "ema", "fawa"] = Field(
+        "none", description="average of the weights that is validated, selected and shipped in their place"
+    )
+    ema_decay: Share = Field(0.999, description="decay of the moving average, a step")
+    fawa_decay: Share = Field(0.85, description="decay of the moving average, an epoch")
+    fawa_threshold: Annotated[Number, Field(ge=0, le=1)] = Field(
+        0.2, description="least validation accuracy under attack of the worst class for an epoch to count"
+    )
+    awp_gamma: NotNegative = Field(0.0, description="adversarial weight perturbation, as a share of the weights' norm")
+    awp_warmup: Whole = Field(0, ge=0, description="epochs without weight perturbation")
+    init: str | None = Field(None, description="run whose selected weights training starts from")
     crop_padding: Whole = Field(
         4, ge=0, le=1024, description="zero padding before the random crop, in pixels; 0: no crop"
     )
     flip: bool = Field(True, description="random horizontal flips")
     valid_fraction: Share = Field(0.06, description="share of each class, its last images, held out for validation")
-    eps: Annotated[Positive, AfterValidator(check_radius)] = Field(
-        8 / 255, description="L-inf radius epsilon of attack and evaluation, images in [0, 1]"
-    )
+    norm: Norm = Field("linf", description="norm of the ball of attack and evaluation")
+    eps: Positive = Field(8 / 255, description="radius epsilon of attack and evaluation, images in [0, 1]")
+    radius_warmup: NotNegative = Field(0.0, description="epochs over which the training radius is brought up from zero")
     attack_steps: Whole = Field(10, ge=1, description="steps of the training attack")
+    early_attack_steps: tuple[Annotated[Whole, Field(ge=1)], ...] = Field(
+        (), description="numbers of steps before that, each until the next of attack_milestones"
+    )
+    attack_milestones: Annotated[tuple[Share, ...], BeforeValidator(_refuse_single)] = Field(
+        (), description="shares of the epochs from which the next number of steps holds"
+    )
     attack_step_size: Positive | None = Field(
         None,
         description="step size of the training attack; left out, 0.007 at eps 8/255 and in proportion, "
@@ -136,6 +160,11 @@ class Config(BaseModel):
                 raise ValueError("method 'fixed' needs either class_weights, or focus_class and focus_weight")
             if self.class_weights is not None and abs(sum(self.class_weights) - 1) > 1e-6:
                 raise ValueError(f"class_weights must sum to 1, not {sum(self.class_weights):g}")
+        check_radius(self.eps, self.norm)
+        if len(self.early_attack_steps) != len(self.attack_milestones):
+            raise ValueError("early_attack_steps and attack_milestones go together, one milestone for each number")
+        if list(self.attack_milestones) != sorted(self.attack_milestones):
+            raise ValueError("attack_milestones must not fall")
         late = next((share for share in self.lr_milestones if share > 1), None)
         if late is not None:
             epoch, of = (late, self.epochs) if late <= self.epochs else (75, 100)
@@ -184,10 +213,12 @@ class Config(BaseModel):
 
         name, step = self.base_objective, self.step_size
         if name == "natural":
-            return Natural()
+            return Natural(label_smoothing=self.label_smoothing)
         if name == "pgd-at":
-            return Madry(attack=PGD(eps=self.eps, steps=self.attack_steps, step_size=step))
-        return Trades(beta=self.beta, attack=trades_attack(eps=self.eps, steps=self.attack_steps, step_size=step))
+            attack = PGD(eps=self.eps, steps=self.attack_steps, step_size=step, norm=self.norm)
+            return Madry(attack=attack, label_smoothing=self.label_smoothing)
+        attack = trades_attack(eps=self.eps, steps=self.attack_steps, step_size=step, norm=self.norm)
+        return Trades(beta=self.beta, attack=attack, label_smoothing=self.label_smoothing)
 
     def make_strategy(self, class_counts: "torch.Tensor") -> "ClassStrategy":
         """The class strategy of the method, for training images of these counts (K,)."""
@@ -197,24 +228,49 @@ class Config(BaseModel):
     def title(self) -> str:
         """How the method is called in tables."""
         method = METHODS[self.method]
-        return method.title + method.detail(self)
+        parts = [method.title + method.detail(self)]
+        parts += [self.average.upper()] if self.average != "none" else []
+        return " + ".join(parts + (["AWP"] if self.awp_gamma else []))
 
     def make_plan(self) -> "Plan":
         """The schedule; validation is attacked with `validation_pgd`: 20 steps of eps / 4."""
         from worstclass.attacks import validation_pgd
         from worstclass.data import Augment
-        from worstclass.training import Plan
+        from worstclass.training import (
+            EMA,
+            FAWA,
+            SGD,
+            AdamW,
+            AttackSteps,
+            AWPRule,
+            Cosine,
+            OneCycle,
+            Piecewise,
+            Plan,
+            Schedule,
+            WarmUp,
+        )
 
+        schedule: Schedule = Piecewise(self.lr_milestones, self.lr_decay)
+        if self.schedule != "piecewise":
+            schedule = Cosine() if self.schedule == "cosine" else OneCycle(self.lr_peak)
+        sgd = SGD(momentum=self.momentum, nesterov=self.nesterov, weight_decay=self.weight_decay)
+        averages = {"none": None, "ema": EMA(self.ema_decay), "fawa": FAWA(self.fawa_decay, self.fawa_threshold)}
+        steps = (*self.early_attack_steps, self.attack_steps)
+        sizes = (*(max(self.step_size, 1.25 * self.eps / early) for early in steps[:-1]), self.step_size)
         return Plan(
             epochs=self.epochs,
             batch_size=self.batch_size,
             lr=self.lr,
-            momentum=self.momentum,
-            weight_decay=self.weight_decay,
-            lr_milestones=self.lr_milestones,
-            lr_decay=self.lr_decay,
+            schedule=WarmUp(schedule, self.lr_warmup) if self.lr_warmup else schedule,
+            optimizer=sgd if self.optimizer == "sgd" else AdamW(weight_decay=self.weight_decay),
+            clip_grad_norm=self.clip_grad_norm,
+            average=averages[self.average],
+            awp=AWPRule(self.awp_gamma, self.awp_warmup) if self.awp_gamma else None,
+            radius_warmup=self.radius_warmup,
+            attack_steps=AttackSteps(steps, sizes, self.attack_milestones) if self.early_attack_steps else None,
             augment=Augment(crop_padding=self.crop_padding, flip=self.flip),
-            valid_attack=validation_pgd(eps=self.eps),
+            valid_attack=validation_pgd(eps=self.eps, norm=self.norm),
             seed=self.seed,
         )
 

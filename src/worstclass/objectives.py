@@ -31,6 +31,7 @@ class Trades:
 
     beta: float
     attack: Attack
+    label_smoothing: float = 0.0
 
     def perturb(
         self,
@@ -39,14 +40,16 @@ class Trades:
         y: Tensor,
         *,
         radius_scale: Tensor | None = None,
+        target: Tensor | None = None,
         generator: Randomness = None,
     ) -> Tensor:
-        return self.attack(model, x, y, radius_scale=radius_scale, generator=generator)
+        return _attack(self.attack, model, x, y, radius_scale, target, generator)
 
     def losses(self, model: Classifier, x: Tensor, x_adv: Tensor, y: Tensor) -> Losses:
         clean, adversarial = model(x), model(x_adv)
         robust = self.beta * kl_divergence(clean, adversarial)
-        return Losses(F.cross_entropy(clean, y, reduction="none"), robust, clean, adversarial)
+        natural = F.cross_entropy(clean, y, reduction="none", label_smoothing=self.label_smoothing)
+        return Losses(natural, robust, clean, adversarial)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -54,6 +57,7 @@ class Madry:
     """Adversarial training of Madry et al. (PGD-AT): CE(f(x'), y) alone."""
 
     attack: Attack
+    label_smoothing: float = 0.0
 
     def perturb(
         self,
@@ -62,19 +66,22 @@ class Madry:
         y: Tensor,
         *,
         radius_scale: Tensor | None = None,
+        target: Tensor | None = None,
         generator: Randomness = None,
     ) -> Tensor:
-        return self.attack(model, x, y, radius_scale=radius_scale, generator=generator)
+        return _attack(self.attack, model, x, y, radius_scale, target, generator)
 
     def losses(self, model: Classifier, x: Tensor, x_adv: Tensor, y: Tensor) -> Losses:
         logits = model(x_adv)
-        robust = F.cross_entropy(logits, y, reduction="none")
+        robust = F.cross_entropy(logits, y, reduction="none", label_smoothing=self.label_smoothing)
         return Losses(torch.zeros_like(robust), robust, logits, logits)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Natural:
     """Training on clean images: CE(f(x), y)."""
+
+    label_smoothing: float = 0.0
 
     def perturb(
         self,
@@ -83,11 +90,26 @@ class Natural:
         y: Tensor,
         *,
         radius_scale: Tensor | None = None,
+        target: Tensor | None = None,
         generator: Randomness = None,
     ) -> Tensor:
         return x
 
     def losses(self, model: Classifier, x: Tensor, x_adv: Tensor, y: Tensor) -> Losses:
         logits = model(x)
-        natural = F.cross_entropy(logits, y, reduction="none")
+        natural = F.cross_entropy(logits, y, reduction="none", label_smoothing=self.label_smoothing)
         return Losses(natural, torch.zeros_like(natural), logits, logits)
+
+
+def _attack(
+    attack: Attack,
+    model: Classifier,
+    x: Tensor,
+    y: Tensor,
+    radius_scale: Tensor | None,
+    target: Tensor | None,
+    generator: Randomness,
+) -> Tensor:
+    """The attack; where it is to be aimed, it must be one that can."""
+    aimed = {} if target is None else {"target": target}
+    return attack(model, x, y, radius_scale=radius_scale, generator=generator, **aimed)

@@ -12,9 +12,23 @@ from worstclass.methods import METHOD_KEYS, METHODS
 
 Values = Mapping[str, Any]
 
+_ATTACKED = ("objective", ("pgd-at", "trades"))
+
 OWNERS: dict[str, tuple[str, tuple[str, ...]]] = {
-    "attack_steps": ("objective", ("pgd-at", "trades")),
-    "attack_step_size": ("objective", ("pgd-at", "trades")),
+    "lr_milestones": ("schedule", ("piecewise",)),
+    "lr_decay": ("schedule", ("piecewise",)),
+    "lr_peak": ("schedule", ("one-cycle",)),
+    "momentum": ("optimizer", ("sgd",)),
+    "nesterov": ("optimizer", ("sgd",)),
+    "ema_decay": ("average", ("ema",)),
+    "fawa_decay": ("average", ("fawa",)),
+    "fawa_threshold": ("average", ("fawa",)),
+    "awp_warmup": ("awp_gamma", ()),
+    "radius_warmup": _ATTACKED,
+    "attack_steps": _ATTACKED,
+    "early_attack_steps": _ATTACKED,
+    "attack_milestones": _ATTACKED,
+    "attack_step_size": _ATTACKED,
     "beta": ("objective", ("trades",)),
 }
 """Keys that belong to another key: its name, and the values that own them; `()` is any that switches it on."""

@@ -1,7 +1,8 @@
 """The nouns of the library. Protocols and plain containers, no behaviour to inherit."""
 
-from dataclasses import dataclass
-from typing import Any, Literal, NamedTuple, Protocol, runtime_checkable
+from collections.abc import Callable
+from dataclasses import dataclass, fields, replace
+from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 import torch
 from torch import Tensor
@@ -65,7 +66,10 @@ class Losses(NamedTuple):
 
 
 class Objective(Protocol):
-    """A base objective: how to perturb a batch, and the per-sample losses on it."""
+    """A base objective: how to perturb a batch, and the per-sample losses on it.
+
+    `target` (B,), given where a strategy aims attacks, is the class to lead each sample to; -1: away from its own.
+    """
 
     def perturb(
         self,
@@ -74,6 +78,7 @@ class Objective(Protocol):
         y: Tensor,
         *,
         radius_scale: Tensor | None = None,
+        target: Tensor | None = None,
         generator: Randomness = None,
     ) -> Tensor: ...
 
@@ -82,56 +87,90 @@ class Objective(Protocol):
 
 @dataclass(frozen=True)
 class ClassWeights:
-    """What a strategy decides: three (K,) vectors, written in place so that their storage never changes.
+    """What a strategy decides, written in place so that its storage never changes: three (K,) vectors, and by choice
+    three more tensors.
 
     `natural` and `robust` weigh the two losses of a sample by its class, `radius_scale` scales its attack radius.
     With `normalized` the weighted sums are divided by the sum of the weights instead of the batch size.
+    `pair` (K, K) weighs the robust loss once more, by the class that is predicted under attack (row) and the label
+    (column). `sampling` (K,) are the probabilities by which classes are drawn. `targets` (K, K) holds for each label
+    (row) the probabilities of the classes that its attack aims at; a row of zeros leaves the attack untargeted.
     """
 
     natural: Tensor
     robust: Tensor
     radius_scale: Tensor
     normalized: bool = False
+    pair: Tensor | None = None
+    sampling: Tensor | None = None
+    targets: Tensor | None = None
 
     @classmethod
-    def uniform(cls, num_classes: int, *, normalized: bool = False) -> "ClassWeights":
-        """All ones: plain training."""
-        return cls(torch.ones(num_classes), torch.ones(num_classes), torch.ones(num_classes), normalized)
+    def uniform(
+        cls,
+        num_classes: int,
+        *,
+        normalized: bool = False,
+        pair: bool = False,
+        sampling: bool = False,
+        targets: bool = False,
+    ) -> "ClassWeights":
+        """Plain training: all ones, classes drawn alike, attacks untargeted."""
+        ones = torch.ones(num_classes)
+        return cls(
+            ones,
+            ones.clone(),
+            ones.clone(),
+            normalized,
+            torch.ones(num_classes, num_classes) if pair else None,
+            ones / num_classes if sampling else None,
+            torch.zeros(num_classes, num_classes) if targets else None,
+        )
+
+    def tensors(self) -> dict[str, Tensor]:
+        """Those that are there, by name."""
+        found = {each.name: getattr(self, each.name) for each in fields(self)}
+        return {name: value for name, value in found.items() if isinstance(value, Tensor)}
 
     def to(self, device: torch.device) -> "ClassWeights":
         """The same weights on another device (before training starts: later the storage is kept)."""
-        return ClassWeights(
-            self.natural.to(device), self.robust.to(device), self.radius_scale.to(device), self.normalized
-        )
+        return self._map(lambda tensor: tensor.to(device))
 
-    def vectors(self) -> tuple[Tensor, Tensor, Tensor]:
-        """The three vectors themselves."""
-        return self.natural, self.robust, self.radius_scale
+    def copy(self) -> "ClassWeights":
+        """A snapshot on the CPU."""
+        return self._map(lambda tensor: tensor.cpu().clone())
 
-    def set(
-        self, *, natural: Tensor | None = None, robust: Tensor | None = None, radius_scale: Tensor | None = None
-    ) -> None:
-        """Overwrite the given vectors in place."""
-        for target, value in zip(self.vectors(), (natural, robust, radius_scale), strict=True):
-            if value is not None:
-                target.copy_(value)
+    def _map(self, change: Callable[[Tensor], Tensor]) -> "ClassWeights":
+        changed: dict[str, Any] = {name: change(tensor) for name, tensor in self.tensors().items()}
+        return replace(self, **changed)
+
+    def set(self, **values: Tensor) -> None:
+        """Overwrite the given tensors in place: `set(natural=..., radius_scale=...)`."""
+        own = self.tensors()
+        for name, value in values.items():
+            own[name].copy_(value)
 
     def reduce(self, losses: Losses, y: Tensor, batch: Tensor | None = None) -> Tensor:
         """The scalar training loss of a batch; its part for samples of a batch with the labels `batch`."""
         batch = y if batch is None else batch
         natural, robust = self.natural[y] * losses.natural, self.robust[y] * losses.robust
+        if self.pair is not None:
+            robust = robust * self.pair[losses.robust_logits.detach().argmax(1), y]
         if self.normalized:
             return natural.sum() / self.natural[batch].sum() + robust.sum() / self.robust[batch].sum()
         return (natural + robust).sum() / len(batch)
 
 
 class ClassStrategy(Stateful, Protocol):
-    """How class weights move: WAT, FRL, CSL and their like. One class table in, three K-vectors out.
+    """How class weights move: WAT, FRL, CSL and their like. Class tables of an epoch in, class weights out.
 
-    One that weighs the average loss beside those of the classes may say so by a property `expert_weights` (K + 1,).
+    What a strategy may have beside these:
+    `tables`, names of further columns that it wants in its tables (`stats.EXTRA_COLUMNS`, `stats.MATRICES`);
+    `reduce(losses, y, batch, team)`, the loss of a batch in the place of its weights' own; both it and
+    `observe(losses, y, team)`, called after each step, run inside of the step and must not wait for the device;
+    `expert_weights` (K + 1,), where it weighs the average loss beside those of the classes.
     """
 
-    source: Literal["train", "valid"]
     weights: ClassWeights
 
-    def update(self, stats: ClassStats) -> None: ...
+    def update(self, train: ClassStats, valid: ClassStats) -> None: ...

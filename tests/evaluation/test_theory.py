@@ -99,7 +99,7 @@ def test_hedge_is_what_wat_plays() -> None:
         loss = torch.rand(30, generator=generator)
         stats.add(y, natural_loss=loss, robust_loss=loss, natural_correct=loss > 0, robust_correct=loss > 0)
         costs.append([2 * loss.mean().item(), *(2 * loss[y == k].mean().item() for k in range(3))])
-        strategy.update(stats)
+        strategy.update(stats, stats)
     assert np.allclose(hedge_weights(costs, eta=0.3), np.stack(played), atol=1e-6)
 
 

@@ -13,6 +13,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from everything import Everything
 from tiny import assert_same_run, tiny_config, write_tiny_npz
 from worstclass.attacks import pgd, trades_attack
 from worstclass.attacks.conv_relu import fused_conv
@@ -20,7 +21,6 @@ from worstclass.config import make_config, to_toml
 from worstclass.data import Images, to_float
 from worstclass.execution import no_waiting
 from worstclass.models import make_model
-from worstclass.objectives import Natural
 from worstclass.runs.run import open_run
 from worstclass.runs.saver import LAST, SELECTED
 from worstclass.runs.train import train_run
@@ -52,22 +52,38 @@ def float64(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(f"worstclass.training.{module}.to_float", lambda x: x.double() / 255)
 
 
-def uneven() -> ClassStats:
-    """A class table as after an epoch, each class worse than the one before."""
+def uneven(like: ClassStats) -> ClassStats:
+    """A class table as after an epoch, each class worse than the one before, with the columns of another."""
     y = torch.arange(10, device=DEVICE).repeat_interleave(20)
     rank = torch.arange(20, device=DEVICE).repeat(10)
-    stats = ClassStats(10, DEVICE)
-    stats.add(y, natural_loss=0.1 * y, robust_loss=0.2 * y, natural_correct=rank > y // 2, robust_correct=rank > 2 * y)
+    stats = ClassStats(10, DEVICE, extra=like.columns[4:])
+    correct = {"natural_correct": rank > y // 2, "robust_correct": rank > 2 * y}
+    more = {name: torch.eye(10, device=DEVICE)[(y + (rank <= y)) % 10] for name in like.columns[4:]}
+    more |= {"robust_margin": 0.1 * y}
+    stats.add(y, natural_loss=0.1 * y, robust_loss=0.2 * y, **correct, **more)
     return stats
 
 
+PARTS: dict[str, dict[str, Any]] = {
+    "ema": {"average": "ema"},
+    "awp": {"awp_gamma": 0.01},
+    "adamw": {"optimizer": "adamw", "lr": 1e-3, "clip_grad_norm": 1.0},
+    "l2": {"norm": "l2", "eps": 0.5, "nesterov": True, "label_smoothing": 0.1},
+    "everything": {"average": "ema", "awp_gamma": 0.01, "radius_warmup": 2},
+}
+
+
 def prepared(method: str, engine: Engine, model: nn.Module) -> tuple[Work, State]:
+    """`method` is one of the methods, or TRADES with one of the parts."""
     settings: dict[str, Any] = {"method": method, "lr": 1e-2, "batch_size": 32, "model": "resnet18"}
+    if method in PARTS:
+        settings |= {"method": "trades"} | PARTS[method]
     if method == "fixed":
         settings |= {"focus_class": 3, "focus_weight": 0.25}
     config = make_config(settings)
     images, plan = data(), config.make_plan()
-    state = new_state(model, config.make_strategy(images.class_counts(10).cpu()), plan, DEVICE)
+    strategy = Everything(10) if method == "everything" else config.make_strategy(images.class_counts(10).cpu())
+    state = new_state(model, strategy, plan, DEVICE)
     return prepare(state, images, data(48), config.make_objective(), plan, engine), state
 
 
@@ -76,7 +92,8 @@ def steps(method: str, name: str, engine: Engine, count: int) -> tuple[list[Tens
     learning rate falls, and the method sets class weights and radii anew."""
     model = make_model(name, num_classes=10, in_channels=3, seed=1).double()
     work, state = prepared(method, engine, model)
-    assert isinstance(work.take, Captured) == engine.fast
+    take = work.take(work.plan.at(1))
+    assert isinstance(take, Captured) == engine.fast
     work.step.health.reset()
     for stats, generator in (
         (work.step.stats, work.step.generator),
@@ -86,25 +103,26 @@ def steps(method: str, name: str, engine: Engine, count: int) -> tuple[list[Tens
         generator.manual_seed(5)
     for number in range(count):
         if number == count // 2:
-            before = torch.stack(work.step.weights.vectors())
-            state.strategy.update(uneven())
-            now = torch.stack(work.step.weights.vectors())
-            assert [bool((a != b).any()) for a, b in zip(before, now, strict=True)] == [
-                method not in STEADY,
-                method not in STEADY,
-                method == "frl-rwrm",
-            ]
-            for group in work.step.optimizer.param_groups:
-                group["lr"].mul_(0.5)
-        work.take(torch.arange(32 * number, 32 * number + 32, device=DEVICE) % 512)
+            weights = work.step.strategy.weights
+            before = weights.copy()
+            state.strategy.update(uneven(state.table), uneven(state.table))
+            moved = weights.copy()
+            now = {name: bool((old != getattr(moved, name)).any()) for name, old in before.tensors().items()}
+            if method != "everything":
+                steady = method in STEADY or method in PARTS
+                assert now == {"natural": not steady, "robust": not steady, "radius_scale": method == "frl-rwrm"}
+            work.step.optimizer.lr.mul_(0.5)
+        take(torch.arange(32 * number, 32 * number + 32, device=DEVICE) % 512)
     assert work.step.health.complaint() is None
-    model.eval()
+    state.shipped.eval()
     work.validate(torch.arange(48, device=DEVICE))
-    return [p.detach().clone() for p in model.parameters()], work.step.stats.table, work.valid_step.stats.table
+    return [p.detach().clone() for p in state.shipped.parameters()], work.step.stats.table, work.valid_step.stats.table
 
 
 @pytest.mark.usefixtures("float64")
-@pytest.mark.parametrize(("method", "name"), [("trades", "resnet18"), *((method, "wrn10-1") for method in METHODS)])
+@pytest.mark.parametrize(
+    ("method", "name"), [("trades", "resnet18"), *((method, "wrn10-1") for method in (*METHODS, *PARTS))]
+)
 def test_fast_is_eager(method: str, name: str) -> None:
     """Twenty steps, weight for weight; and the class tables, of validation too. Small networks compile sooner."""
     eager, *eager_tables = steps(method, name, Engine(), 20)
@@ -124,10 +142,9 @@ def test_the_rate_changes_without_a_new_capture_and_nothing_waits() -> None:
     before = [p.detach().clone() for p in model.parameters()]
     index, few = torch.arange(32, device=DEVICE), torch.arange(48, device=DEVICE)
     for rate in (0.0, 0.1):
-        for group in work.step.optimizer.param_groups:
-            group["lr"].fill_(rate)
+        work.step.optimizer.set_lr(rate)
         with no_waiting():
-            work.take(index)
+            work.take(work.plan.at(1))(index)
             work.validate(few)
         same = [torch.equal(a, b) for a, b in zip(before, model.parameters(), strict=True)]
         assert all(same) if rate == 0 else not any(same)
@@ -136,7 +153,9 @@ def test_the_rate_changes_without_a_new_capture_and_nothing_waits() -> None:
 def test_a_step_alone_keeps_its_memory() -> None:
     """Of what was prepared the step is kept alone; what it writes to is not given to others."""
     model = make_model("wrn10-1", num_classes=10, in_channels=3, seed=1)
-    take = prepared("natural", Engine(fast=True), model)[0].take
+    work = prepared("natural", Engine(fast=True), model)[0]
+    take = work.take(work.plan.at(1))
+    del work
     assert isinstance(take, Captured)
     gc.collect()
     others = [torch.full((64,), 7, device=DEVICE) for _ in range(4096)]  # of the allocator's smallest blocks
@@ -151,7 +170,7 @@ def test_attacks_compile_to_the_same_images() -> None:
     images = data(32)
     x, y = images.x.double() / 255, images.y
     model = make_model("resnet18", num_classes=10, in_channels=3, seed=1).double().to(DEVICE).eval()
-    _, view = Engine(fast=True).forwards(model, Natural(), x)
+    view = Engine(fast=True).attacked(model, x)
     for attack in (pgd(10, eps=8 / 255), trades_attack(eps=8 / 255)):
         generators = [torch.Generator(DEVICE).manual_seed(1) for _ in range(2)]
         one, other = (attack(m, x, y, generator=g) for m, g in zip((model, view()), generators, strict=True))
@@ -164,7 +183,7 @@ def test_the_attack_in_bfloat16_takes_no_side() -> None:
     x = to_float(images.x).contiguous(memory_format=torch.channels_last)
     model = make_model("resnet18", num_classes=10, in_channels=3, seed=1).to(DEVICE).eval()
     engine, attack = Engine(fast=True, precision="bf16"), trades_attack(eps=8 / 255)
-    _, view = engine.forwards(model, Natural(), x)
+    view = engine.attacked(model, x)
     brighter = {}
     for name, its, low in (("float32", model, False), ("rounded", model, True), ("seen", view(), True)):
         generator = torch.Generator(DEVICE).manual_seed(1)
@@ -229,9 +248,10 @@ def test_a_model_that_cannot_be_captured_trains_all_the_same() -> None:
     with pytest.warns(UserWarning, match="the fast engine cannot take this model"):
         work, _ = prepared("trades", Engine(fast=True), model)
     assert all(torch.equal(a, b.cpu()) for a, b in zip(before, model.parameters(), strict=True))
-    assert work.take is work.step
+    take = work.take(work.plan.at(1))
+    assert not isinstance(take, Captured)
     work.step.health.reset()
-    work.take(torch.arange(32, device=DEVICE))
+    take(torch.arange(32, device=DEVICE))
     assert work.step.health.complaint() is None
 
 

@@ -15,7 +15,7 @@ from worstclass.data import Images, to_float
 from worstclass.evaluation.evaluate import LARGEST_BATCH, batch_that_fits, evaluate
 from worstclass.execution import Precision
 from worstclass.models import make_model
-from worstclass.objectives import Natural, kl_divergence
+from worstclass.objectives import kl_divergence
 from worstclass.training.engine import Engine, OneGraph
 
 pytestmark = [
@@ -98,7 +98,7 @@ def held_against(attack: PGD, model: torch.nn.Module, many: Images) -> dict[str,
     """The images that hold: without the attack, with it in float32, and with it as the fast engine of training shows it
     the model, compiled and in bfloat16; strict float32 is the judge. The KL that it reaches is the same within 3%."""
     judge, engine = Strict(model), Engine(fast=True, precision="bf16")
-    _, view = engine.forwards(model, Natural(), to_float(many.x[:640].cuda()))
+    view = engine.attacked(model, to_float(many.x[:640].cuda()))
     seen, held, kl = view(), torch.zeros(3, len(many), dtype=torch.bool), torch.zeros(3)
     assert isinstance(seen, OneGraph)
     for part in torch.arange(len(many)).split(640):

@@ -261,6 +261,11 @@ def test_one_line_for_one_owner_and_for_several() -> None:
         ({"frl_tau": 0}, "frl_tau belongs to method 'frl-rw' or 'frl-rwrm'; the method here is 'wat'."),
         ({"objective": "pgd-at", "beta": 1}, "beta belongs to objective 'trades'; the objective here is 'pgd-at'."),
         (
+            {"schedule": "cosine", "lr_decay": 1},
+            "lr_decay belongs to schedule 'piecewise'; the schedule here is 'cosine'.",
+        ),
+        ({"optimizer": "adamw", "momentum": 0}, "momentum belongs to optimizer 'sgd'; the optimizer here is 'adamw'."),
+        (
             {"method": "natural", "attack_steps": 9},
             "attack_steps belongs to objective 'pgd-at' or 'trades'; the objective here is 'natural'.",
         ),
@@ -273,7 +278,8 @@ def test_one_line_for_one_owner_and_for_several() -> None:
 def test_a_file_says_only_what_its_method_knows() -> None:
     keys = {method: set(tomllib.loads(to_toml(make_config({"method": method})))) for method in METHODS}
     assert keys["trades"] - keys["pgd-at"] == {"beta"}
-    assert keys["pgd-at"] - keys["natural"] == {"attack_steps"}  # the step size is left to the method
+    attacked = {"attack_steps", "early_attack_steps", "attack_milestones", "radius_warmup"}
+    assert keys["pgd-at"] - keys["natural"] == attacked  # the step size is left to the method
     assert keys["wat"] - keys["trades"] == {"eta", "variant"}
     assert keys["frl-rwrm"] - keys["trades"] == {"frl_tau", "frl_rate", "frl_margin_rate"}
     assert all(keys["natural"] <= its for its in keys.values())
@@ -284,18 +290,14 @@ def test_owners_are_keys_and_so_is_what_they_own() -> None:
     assert {owner for key in DEFAULTS for owner, _ in owners_of(key)} <= set(DEFAULTS)
 
 
-@pytest.mark.parametrize(
-    ("value", "on"), [(0, False), (0.0, False), ("0", False), (None, False), (0.005, True), ("1/200", True)]
-)
-def test_a_key_that_belongs_to_a_switch(value: object, on: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(OWNERS, "flip", ("weight_decay", ()))
-    values = {} if value is None else {"weight_decay": value}
-    assert is_used("flip", values, DEFAULTS | {"weight_decay": 0.0}) == on
+@pytest.mark.parametrize(("value", "on"), [(0, False), (0.0, False), ("0", False), (0.005, True), ("1/200", True)])
+def test_a_key_that_belongs_to_a_switch(value: object, on: bool) -> None:
+    assert is_used("awp_warmup", {"awp_gamma": value}, DEFAULTS) == on
     if on:
-        assert make_config(values | {"flip": False}).flip is False
-    elif value is not None:
-        with pytest.raises(UserError, match=r"^flip belongs to weight_decay; the weight_decay here is 0"):
-            make_config(values | {"flip": False})
+        assert make_config({"awp_gamma": value, "awp_warmup": 5}).awp_warmup == 5
+    else:
+        with pytest.raises(UserError, match=r"^awp_warmup belongs to awp_gamma; the awp_gamma here is 0\.0\.$"):
+            make_config({"awp_gamma": value, "awp_warmup": 5})
 
 
 def test_what_belongs_to_a_foreign_key_is_foreign(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -319,6 +321,14 @@ def test_a_setting_that_replaces_the_method() -> None:
         load_config("cifar10-resnet18-wat", method="trades", eta=0.5)
     with pytest.raises(UserError, match="unknown key 'recipe'"):
         load_config("cifar10-resnet18-wat", recipe="mine")
+
+
+def test_a_setting_that_replaces_another_owner() -> None:
+    recipe = {"lr_milestones": [0.5], "average": "ema", "ema_decay": 0.99, "awp_gamma": 0.005, "awp_warmup": 3}
+    settings = {"schedule": "cosine", "average": "fawa", "awp_gamma": 0}
+    assert merge(recipe, settings) == settings
+    with pytest.raises(UserError, match=r"^ema_decay belongs to average 'ema'; the average here is 'fawa'\.$"):
+        make_config(merge(recipe, settings | {"ema_decay": 0.9}))
 
 
 def test_a_recipe_with_a_foreign_key_stays_wrong(tmp_path: Path) -> None:

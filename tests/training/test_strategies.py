@@ -48,6 +48,11 @@ def make_stats(seed: int, *, num_classes: int = K, absent: tuple[int, ...] = ())
     return stats
 
 
+def play(strategy: ClassStrategy, stats: ClassStats) -> None:
+    """An epoch with the same table of training and of validation."""
+    strategy.update(stats, stats)
+
+
 def permuted(stats: ClassStats, order: list[int]) -> ClassStats:
     other = ClassStats(len(order))
     other.table.copy_(stats.table[order])
@@ -66,7 +71,7 @@ def test_laws(name: str) -> None:
         for tensor in (strategy.weights.natural, strategy.weights.robust, strategy.weights.radius_scale)
     ]
     for seed in range(30):
-        strategy.update(make_stats(seed, absent=(seed % K,) if seed % 3 == 0 else ()))
+        play(strategy, make_stats(seed, absent=(seed % K,) if seed % 3 == 0 else ()))
         assert vectors(strategy).isfinite().all()
         assert (vectors(strategy) >= 0).all()
     same = [strategy.weights.natural, strategy.weights.robust, strategy.weights.radius_scale]
@@ -79,10 +84,10 @@ def test_state_round_trips(name: str) -> None:
     for seed in range(3):
         other.load_state_dict({key: value.clone() for key, value in one.state_dict().items()})
         assert torch.equal(vectors(one), vectors(other))
-        one.update(make_stats(seed))
+        play(one, make_stats(seed))
     other.load_state_dict(one.state_dict())
-    one.update(make_stats(9))
-    other.update(make_stats(9))
+    play(one, make_stats(9))
+    play(other, make_stats(9))
     assert torch.equal(vectors(one), vectors(other))
 
 
@@ -92,8 +97,8 @@ def test_permuting_classes_permutes_weights(name: str) -> None:
     one, other = MAKERS[name](COUNTS), MAKERS[name](COUNTS[order])
     for seed in range(5):
         stats = make_stats(seed)
-        one.update(stats)
-        other.update(permuted(stats, order))
+        play(one, stats)
+        play(other, permuted(stats, order))
     assert torch.allclose(vectors(one)[:, order], vectors(other))
 
 
@@ -101,7 +106,7 @@ def test_permuting_classes_permutes_weights(name: str) -> None:
 @pytest.mark.parametrize("name", MAKERS)
 def test_any_number_of_classes(name: str, num_classes: int) -> None:
     strategy = MAKERS[name](torch.ones(num_classes))
-    strategy.update(make_stats(0, num_classes=num_classes))
+    play(strategy, make_stats(0, num_classes=num_classes))
     assert vectors(strategy).shape == (3, num_classes)
     assert vectors(strategy).isfinite().all()
 
@@ -119,7 +124,7 @@ def test_wat_is_algorithm_1() -> None:
     total = np.zeros(K + 1)
     for seed in range(20):
         stats = make_stats(seed)
-        strategy.update(stats)
+        play(strategy, stats)
         costs = class_means(stats, "natural_loss", "robust_loss")
         table = stats.table.numpy()
         overall = (table[:, 1] + table[:, 2]).sum() / table[:, 0].sum()
@@ -134,7 +139,7 @@ def test_wat_is_algorithm_1() -> None:
 def test_wat_weights_give_the_weighted_sum_of_class_losses() -> None:
     """Over one pass of unbalanced data the weighted mean equals sum_k w_k L_k exactly."""
     strategy = WAT(COUNTS, eta=0.3)
-    strategy.update(make_stats(3))
+    play(strategy, make_stats(3))
     y = torch.repeat_interleave(torch.arange(K), COUNTS)
     losses = torch.rand(100, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
     w = strategy.hedge.weights
@@ -148,7 +153,7 @@ def test_wat_reference_is_the_public_code() -> None:
     strategy.load_state_dict(strategy.state_dict())
     assert (strategy.weights.natural == 2).all()
     stats = make_stats(0)
-    strategy.update(stats)
+    play(strategy, stats)
     costs = class_means(stats, "natural_loss", "robust_loss")
     table = stats.table.numpy()
     factor = np.exp(0.1 * np.append(costs, (table[:, 1] + table[:, 2]).sum() / table[:, 0].sum()))
@@ -168,7 +173,7 @@ def test_frl(margin_rate: float) -> None:
     projected = False
     for _ in range(20):
         stats = make_stats(0)
-        strategy.update(stats)
+        play(strategy, stats)
         clean, robust = class_means(stats, "natural_correct"), class_means(stats, "robust_correct")
         e, b = 1 - clean, clean - robust
         l0 = project(l0 + 0.5 * (e - e.mean() - 0.01))
@@ -198,10 +203,10 @@ def test_a_radius_leaves_its_bound_at_once(ahead: bool) -> None:
     sign = 1 if ahead else -1
     strategy = FRL(2, tau=0.0, rate=0.05, margin_rate=1.0)
     for _ in range(50):
-        strategy.update(stats(sign * 0.4))
+        play(strategy, stats(sign * 0.4))
     bound = 3.0 if ahead else 0.98
     assert float(strategy.weights.radius_scale[0]) == pytest.approx(bound)
-    strategy.update(stats(-sign * 0.02))
+    play(strategy, stats(-sign * 0.02))
     assert float(strategy.weights.radius_scale[0]) == pytest.approx(bound * np.exp(-sign * 0.02))
 
 
@@ -210,7 +215,7 @@ def test_csl() -> None:
     cost = np.ones(K)
     for seed in range(10):
         stats = make_stats(seed)
-        strategy.update(stats)
+        play(strategy, stats)
         a = class_means(stats, "robust_correct")
         cost = np.maximum(0, cost + 0.05 * (a.mean() - a) / a.mean())
         cost /= cost.mean()
@@ -224,7 +229,7 @@ def test_csl_survives_a_model_that_is_never_right() -> None:
     y = torch.tensor([0, 1])
     zeros = torch.zeros(2)
     stats.add(y, natural_loss=zeros, robust_loss=zeros, natural_correct=zeros, robust_correct=zeros)
-    strategy.update(stats)
+    play(strategy, stats)
     assert (strategy.weights.natural == 1).all()
 
 
@@ -285,7 +290,7 @@ class TestClassHedge:
             stats = ClassStats(K)
             none = torch.zeros(50)
             stats.add(y, natural_loss=losses / 2, robust_loss=losses / 2, natural_correct=none, robust_correct=none)
-            strategy.update(stats)
+            play(strategy, stats)
         assert torch.allclose(hedge.weigh(torch.ones(K), torch.arange(K)), strategy.weights.natural)
 
     def test_absent_class_counts_as_average(self) -> None:

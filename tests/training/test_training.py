@@ -4,7 +4,7 @@ import functools
 import itertools
 import math
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import pytest
 import torch
@@ -27,7 +27,7 @@ from worstclass.runs.saver import LAST, SELECTED, Saver
 from worstclass.runs.train import describe, selection_score, train_run
 from worstclass.stats import ClassStats
 from worstclass.strategies import WAT, uniform
-from worstclass.training import Plan, fit, new_state
+from worstclass.training import SGD, Piecewise, Plan, fit, new_state
 from worstclass.training.checkpoint import load_state, load_tensors, save_state
 from worstclass.training.engine import Engine
 from worstclass.types import ClassWeights
@@ -122,7 +122,7 @@ def test_a_step_is_trades_with_sgd(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_learning_rate_schedule() -> None:
-    schedule = plan(epochs=100, lr=0.1, lr_milestones=(0.75, 0.9, 1.0))
+    schedule = plan(epochs=100, lr=0.1, schedule=Piecewise((0.75, 0.9, 1.0)))
     rates = [schedule.lr_at(epoch) for epoch in (1, 74, 75, 89, 90, 99, 100)]
     assert rates == pytest.approx([0.1, 0.1, 0.01, 0.01, 0.001, 0.001, 0.0001])
 
@@ -139,7 +139,7 @@ def test_learning_rate_schedule() -> None:
     ],
 )
 def test_milestones_follow_the_number_of_epochs(epochs: int, shares: tuple[float, ...], drops: list[int]) -> None:
-    schedule = plan(epochs=epochs, lr=1.0, lr_decay=0.5, lr_milestones=shares)
+    schedule = plan(epochs=epochs, lr=1.0, schedule=Piecewise(shares, 0.5))
     wanted = [0.5 ** sum(epoch >= drop for drop in drops) for epoch in range(1, epochs + 1)]
     assert [schedule.lr_at(epoch) for epoch in range(1, epochs + 1)] == wanted
 
@@ -148,23 +148,21 @@ def test_milestones_follow_the_number_of_epochs(epochs: int, shares: tuple[float
 def test_every_epoch_can_be_a_milestone(epochs: int, data: st.DataObject) -> None:
     """However a share is rounded, m / epochs is epoch m."""
     epoch = data.draw(st.integers(2, epochs))
-    schedule = plan(epochs=epochs, lr=1.0, lr_decay=0.5, lr_milestones=(epoch / epochs,))
+    schedule = plan(epochs=epochs, lr=1.0, schedule=Piecewise((epoch / epochs,), 0.5))
     assert (schedule.lr_at(epoch - 1), schedule.lr_at(epoch)) == (1.0, 0.5)
 
 
 class Counting:
     """A strategy whose state is plain numbers, and a tensor."""
 
-    source: Literal["train", "valid"] = "valid"
-
     def __init__(self, **state: Any) -> None:
         self.weights = ClassWeights.uniform(3)
         self.state: dict[str, Any] = {"rounds": 0, "rate": 0.5, "begun": False, "sum": torch.zeros(3)} | state
 
-    def update(self, stats: ClassStats) -> None:
+    def update(self, train: ClassStats, valid: ClassStats) -> None:
         self.state["rounds"] += 1
         self.state["rate"] *= 0.1
-        self.state |= {"begun": True, "sum": self.state["sum"] + stats.mean("robust_correct").cpu()}
+        self.state |= {"begun": True, "sum": self.state["sum"] + valid.mean("robust_correct").cpu()}
 
     def state_dict(self) -> dict[str, Any]:
         return self.state
@@ -214,16 +212,16 @@ class WithExtra(SmallCNN):
 def test_a_number_that_a_model_keeps(tmp_path: Path) -> None:
     model = WithExtra(3, 1)
     model.steps = 7
-    save_state(tmp_path / "state.safetensors", new_state(model, uniform(3), plan(momentum=0.0)), {})
+    save_state(tmp_path / "state.safetensors", new_state(model, uniform(3), plan(optimizer=SGD(momentum=0.0))), {})
     again = WithExtra(3, 1)
-    load_state(tmp_path / "state.safetensors", new_state(again, uniform(3), plan(momentum=0.0)))
+    load_state(tmp_path / "state.safetensors", new_state(again, uniform(3), plan(optimizer=SGD(momentum=0.0))))
     assert (type(again.steps), again.steps) == (int, 7)
 
 
 @pytest.mark.parametrize("share", [75, 0, -0.5, float("nan")])
 def test_a_milestone_that_is_no_share(share: float) -> None:
     with pytest.raises(UserError, match="shares of the epochs"):
-        plan(lr_milestones=(share,))
+        Piecewise((share,))
 
 
 def test_unbalanced_data_and_a_batch_without_a_class(tmp_path: Path) -> None:
@@ -352,13 +350,13 @@ def test_a_model_that_the_fast_engine_cannot_take_is_left_to_the_eager_one(
 
 def test_a_note_is_not_another_engine(data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A model whose attacks compute outside of bfloat16 says so, and is trained by the fast engine all the same."""
-    usual = Engine.forwards
+    usual = Engine.attacked
 
     def noting(self: Engine, *arguments: Any, on_fallback: Any) -> Any:
         on_fallback("a note")
         return usual(self, *arguments, on_fallback=on_fallback)
 
-    monkeypatch.setattr(Engine, "forwards", noting)
+    monkeypatch.setattr(Engine, "attacked", noting)
     monkeypatch.setattr(Engine, "prepare", lambda self, work, *_: work)
     monkeypatch.setattr(torch, "compile", lambda work, **_: work)
     lines: list[str] = []

@@ -17,7 +17,7 @@ from worstclass.attacks.search_model import search_model
 from worstclass.data import to_float
 from worstclass.models import SmallCNN, make_model
 from worstclass.models.normalization import Normalized
-from worstclass.objectives import Natural, kl_divergence
+from worstclass.objectives import kl_divergence
 from worstclass.rng import generator
 from worstclass.training import engine as engine_module
 from worstclass.training.engine import Engine, OneGraph, OutsideAutocast
@@ -143,7 +143,7 @@ def whole(model: nn.Module, seen: nn.Module, x: Tensor) -> bool:
 
 
 def attacked(model: nn.Module, x: Tensor, engine: Engine, notes: list[str]) -> Callable[[], nn.Module]:
-    return engine.forwards(model, Natural(), x, on_fallback=notes.append)[1]
+    return engine.attacked(model, x, on_fallback=notes.append)
 
 
 @pytest.mark.parametrize("normalised", [False, True])

@@ -66,10 +66,10 @@ def validation_pgd(*, eps: float, norm: Norm = "linf") -> PGD:
     return PGD(eps=eps, steps=20, step_size=check_radius(eps, norm) / 4, norm=norm)
 
 
-def trades_attack(*, eps: float, steps: int = 10, step_size: float | None = None) -> PGD:
+def trades_attack(*, eps: float, steps: int = 10, step_size: float | None = None, norm: Norm = "linf") -> PGD:
     """The inner attack of TRADES: ascend KL from x + 0.001 * N(0, 1), by steps of `trades_step(eps)` unless given."""
-    step = trades_step(check_radius(eps)) if step_size is None else step_size
-    return PGD(eps=eps, steps=steps, step_size=step, loss="kl", start="gaussian")
+    step = trades_step(check_radius(eps, norm)) if step_size is None else step_size
+    return PGD(eps=eps, steps=steps, step_size=step, norm=norm, loss="kl", start="gaussian")
 
 
 ATTACKS: dict[str, Callable[..., BallAttack]] = {

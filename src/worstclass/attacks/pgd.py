@@ -42,7 +42,8 @@ class PGD:
     With several `restarts` the last iterates compete: a fooling one wins, then the higher loss.
     `keep="last"` returns the last iterate, which is the convention of published tables; `"any"` returns
     the first iterate that fooled the model, which is never weaker. A per-sample `radius_scale` in the call
-    scales radius and step alike.
+    scales radius and step alike. A `target` (B,) in the call leads each sample to a class, by the cross-entropy to it,
+    instead of away from its label; -1 is untargeted.
     """
 
     eps: float
@@ -69,15 +70,16 @@ class PGD:
         y: Tensor,
         *,
         radius_scale: Tensor | None = None,
+        target: Tensor | None = None,
         generator: Randomness = None,
     ) -> Tensor:
         if self.keep == "any":
             return self.search(model, x, y, radius_scale=radius_scale, generator=generator).any
         if self.restarts == 1:
             y = check_batch(x, y, radius_scale, self.eps, self.norm)
-            loss = self._loss(model, x, y)
+            loss = self._loss(model, x, y, target)
             return self._ascend(model, x, y, loss, radius_of(1.0, radius_scale, x), rng.or_default(generator, x.device))
-        return self.search(model, x, y, radius_scale=radius_scale, generator=generator).last
+        return self.search(model, x, y, radius_scale=radius_scale, target=target, generator=generator).last
 
     def search(
         self,
@@ -86,13 +88,14 @@ class PGD:
         y: Tensor,
         *,
         radius_scale: Tensor | None = None,
+        target: Tensor | None = None,
         generator: Randomness = None,
     ) -> Found:
         """Run all restarts and return both conventions; one forward a restart more than a plain call."""
         y = check_batch(x, y, radius_scale, self.eps, self.norm)
         source = rng.or_default(generator, x.device)
         scale = radius_of(1.0, radius_scale, x)
-        loss = self._loss(model, x, y)
+        loss = self._loss(model, x, y, target)
         last = fooling = x
         best = torch.full_like(x[:, 0, 0, 0], -torch.inf)
         last_fools = torch.zeros_like(y, dtype=torch.bool)
@@ -117,8 +120,17 @@ class PGD:
             last_fools = last_fools | fools
         return Found(last, torch.where(column(found, x), fooling, last))
 
-    def _loss(self, model: Classifier, x: Tensor, y: Tensor) -> Callable[[Tensor], Tensor]:
+    def _loss(self, model: Classifier, x: Tensor, y: Tensor, target: Tensor | None) -> Callable[[Tensor], Tensor]:
         """The per-sample loss to ascend, as a function of the logits."""
+        away = self._away(model, x, y)
+        if target is None:
+            return away
+        if target.shape != y.shape:
+            raise UserError(f"target must be one class for each image, ({len(y)},), not {tuple(target.shape)}.")
+        aimed, towards = target >= 0, target.clamp_min(0).long()
+        return lambda logits: torch.where(aimed, -F.cross_entropy(logits, towards, reduction="none"), away(logits))
+
+    def _away(self, model: Classifier, x: Tensor, y: Tensor) -> Callable[[Tensor], Tensor]:
         if self.loss == "ce":
             return lambda logits: F.cross_entropy(logits, y, reduction="none")
         if self.loss == "cw":

@@ -56,7 +56,7 @@ def bench_classes(
     objective = Trades(beta=6.0, attack=trades_attack(eps=0.03, steps=10, step_size=0.007))
     few = images.select(torch.arange(2, device=device))
     engine = Engine(fast=True, precision="bf16") if device.type == "cuda" else Engine()
-    take = prepare(state, images, few, objective, plan, engine).take
+    take = prepare(state, images, few, objective, plan, engine).take(plan.at(1))
     index, y, weights = torch.arange(batch_size, device=device), images.y, state.strategy.weights
     logits = torch.randn(batch_size, num_classes, device=device)
     natural, robust = (torch.rand(batch_size, device=device, requires_grad=True) for _ in range(2))

@@ -4,7 +4,7 @@ import gc
 import time
 from collections.abc import Callable, Iterator
 from functools import partial
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 import torch.nn.functional as F
@@ -18,7 +18,10 @@ from worstclass.data import Augment, Images, to_float
 from worstclass.execution import allow_tf32, wait
 from worstclass.models import make_model
 from worstclass.objectives import Trades
+from worstclass.stats import MATRICES
 from worstclass.strategies import uniform
+from worstclass.training.averaging import EMA
+from worstclass.training.awp import AWPRule
 from worstclass.training.engine import Engine
 from worstclass.training.prepare import prepare
 from worstclass.training.state import Plan, State, new_state
@@ -48,7 +51,8 @@ def possible(device: torch.device) -> list[str]:
 def bench_training(
     names: list[str], *, model: str = "resnet18", batch_size: int = 128, steps: int = 50, device: torch.device
 ) -> Iterator[StepTime]:
-    """Time a step in each of these ways (`PUBLIC` or a key of `ENGINES`), one after the other, on random images."""
+    """Time a step in each of these ways (`PUBLIC`, or a key of `ENGINES` with ` + ` parts), one after the other, on
+    random images."""
     generator = torch.Generator().manual_seed(0)
     x = torch.randint(0, 256, (IMAGES, 3, 32, 32), dtype=torch.uint8, generator=generator)
     images = Images(x, torch.randint(CLASSES, (IMAGES,), generator=generator)).to(device)
@@ -56,23 +60,29 @@ def bench_training(
         make_model(model, num_classes=CLASSES, in_channels=3).eval()(to_float(x[:1]))
     work = FORWARDS_A_STEP * counter.get_total_flops()
     for name in names:
+        way, *parts = name.split(" + ")
         plan = Plan(
             epochs=1,
             batch_size=batch_size,
             lr=0.01,
             augment=Augment(crop_padding=4, flip=True),
             valid_attack=PGD(eps=EPS, steps=1, step_size=EPS),
+            average=EMA() if "ema" in parts else None,
+            awp=AWPRule(0.005) if "awp" in parts else None,
         )
         network = make_model(model, num_classes=CLASSES, in_channels=3)
-        state = new_state(network, uniform(CLASSES), plan, device)
+        strategy: Any = uniform(CLASSES)
+        if "tables" in parts:
+            strategy.tables = MATRICES
+        state = new_state(network, strategy, plan, device)
         wait(device)
         if device.type == "cuda":
             gc.collect()  # a folded network is a cycle; the memory of each is its own
             torch.cuda.reset_peak_memory_stats()
         started = time.perf_counter()
         index = torch.arange(batch_size, device=device) % IMAGES
-        with allow_tf32(True) if name == PUBLIC else ENGINES[name].settings(device):
-            take = _public_step(state, images) if name == PUBLIC else _our_step(state, images, plan, ENGINES[name])
+        with allow_tf32(True) if way == PUBLIC else ENGINES[way].settings(device):
+            take = _public_step(state, images) if way == PUBLIC else _our_step(state, images, plan, ENGINES[way])
             each, warm = seconds(partial(take, index), steps, device)
         memory = torch.cuda.max_memory_allocated() if device.type == "cuda" else 0
         del take, state, network
@@ -90,7 +100,7 @@ def matrix_ceiling(device: torch.device, *, size: int = 8192) -> float:
 def _our_step(state: State, images: Images, plan: Plan, engine: Engine) -> Callable[[Tensor], None]:
     objective = Trades(beta=BETA, attack=trades_attack(eps=EPS, steps=STEPS, step_size=STEP_SIZE))
     few = images.select(torch.arange(2, device=images.y.device))
-    return prepare(state, images, few, objective, plan, engine).take
+    return prepare(state, images, few, objective, plan, engine).take(plan.at(1))
 
 
 def _public_step(state: State, images: Images) -> Callable[[Tensor], None]:

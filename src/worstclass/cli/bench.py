@@ -5,7 +5,7 @@ from typing import Annotated
 
 import typer
 
-from worstclass.bench.ways import PUBLIC, WAYS
+from worstclass.bench.ways import PARTS, PUBLIC, WAYS
 from worstclass.cli.console import print_steps, print_timings, say
 from worstclass.cli.options import AllowCode, DataDir, Device, RunFolder, Search
 from worstclass.errors import UserError, choose
@@ -58,12 +58,16 @@ def bench_training_command(
     batch_size: Annotated[int, typer.Option(min=1, max=2048, help="images a step")] = 128,
     steps: Annotated[int, typer.Option(min=1, help="steps to time, after a warm-up")] = 50,
     ways: Annotated[
-        str | None, typer.Option(help=f"comma-separated: {', '.join([PUBLIC, *WAYS])}; default: all that run here")
+        str | None,
+        typer.Option(
+            help=f"comma-separated: {', '.join([PUBLIC, *WAYS])}, each with ' + ' and one of {', '.join(PARTS)}; "
+            "default: all that run here, without"
+        ),
     ] = None,
     device: Device = "auto",
 ) -> None:
     """A step of TRADES: as public code writes it, tidy, and captured, on random images, one after the other."""
-    names = [choose("way", name.strip(), [PUBLIC, *WAYS]) for name in ways.split(",")] if ways else []
+    names = [_check_way(name.strip()) for name in ways.split(",")] if ways else []
     networks = [check_model_name(name.strip()) for name in models.split(",")]
 
     from worstclass.bench import bench_training, matrix_ceiling
@@ -73,13 +77,21 @@ def bench_training_command(
     chosen = pick_device(device)
     here = [PUBLIC, *possible(chosen)]
     for name in names:
-        if name not in here:
+        if name.split(" + ")[0] not in here:
             raise UserError(f"way '{name}' does not run on {chosen}; these do: {', '.join(here)}.")
     names = names or here
     ceiling = matrix_ceiling(chosen)
     for network in networks:
         times = bench_training(names, model=network, batch_size=batch_size, steps=steps, device=chosen)
         print_steps(list(times), ceiling, f"{network}, batch {batch_size}, {steps} steps", chosen)
+
+
+def _check_way(name: str) -> str:
+    way, *parts = name.split(" + ")
+    choose("way", way, [PUBLIC, *WAYS])
+    for part in parts:
+        choose("part", part, PARTS)
+    return name
 
 
 @bench.command("classes")

@@ -46,7 +46,7 @@ from worstclass.errors import (
     what_failed,
 )
 from worstclass.files import write_atomic, write_json
-from worstclass.names import check_run_folder, runs_user_code
+from worstclass.names import RECIPE, check_run_folder, runs_user_code
 from worstclass.owners import describe_owners
 from worstclass.reproduce.specs import FIGURES, FORMATS, TABLES
 from worstclass.sweep.plan import RESULTS
@@ -94,6 +94,12 @@ def train(
         Path | None,
         typer.Option(help="continue the run in this folder", autocompletion=complete_runs),
     ] = None,
+    fork: Annotated[
+        str | None, typer.Option(metavar="RUN@EPOCH", help="go on from an epoch of a run, by its recipe and --set")
+    ] = None,
+    keep: Annotated[
+        list[int] | None, typer.Option(min=1, help="keep the checkpoint of this epoch, for --fork; repeatable")
+    ] = None,
     data_dir: DataDir = Path("data"),
     device: Device = "auto",
     engine: Annotated[
@@ -123,20 +129,24 @@ def train(
     tensorboard: Annotated[bool, typer.Option("--tensorboard", help="also log to RUN/tensorboard")] = False,
 ) -> None:
     """Train a classifier by a recipe, or continue a run."""
-    if (recipe is None) == (resume is None):
-        raise UserError("give a recipe, or --resume with a run folder, and not both.")
+    if (recipe is not None) + (resume is not None) + (fork is not None) != 1:
+        raise UserError("give a recipe, --resume with a run folder, or --fork with an epoch of one: one of the three.")
     chosen = parse_settings(settings or [])
     if resume is not None and (chosen or out):
         raise UserError("--resume continues a run as it was started: it takes no --set and no --out.")
     if resume is not None:
         check_run_folder(resume)
+    if fork is not None:
+        recipe = str(check_run_folder(Path(fork.rpartition("@")[0])) / RECIPE)
     config = None if recipe is None else load_config(recipe, **chosen)
 
     from worstclass.cli.watched import tensorboard_writer, train_with_progress
     from worstclass.devices import as_started, pick_device, pick_engine
     from worstclass.distributed import joined
     from worstclass.runs.run import open_run
+    from worstclass.runs.warm_start import parse_fork
 
+    origin = None if fork is None else parse_fork(fork)
     if config is None:
         assert resume is not None
         run = open_run(resume)
@@ -146,7 +156,10 @@ def train(
         deterministic = deterministic or was_deterministic
     else:
         assert recipe is not None
-        folder = out or Path("runs") / f"{Path(recipe).name.removesuffix('.toml')}-seed{config.seed}"
+        name = Path(recipe).name.removesuffix(".toml")
+        if origin is not None:
+            name = f"{config.method}-from-{origin.run.folder.resolve().name}-epoch{origin.epoch}"
+        folder = out or Path("runs") / f"{name}-seed{config.seed}"
     allow_code = allow_code or "model" in chosen  # typed by the user, not read from a file
     chosen_device = pick_device(device)
     with joined(chosen_device) as team:
@@ -154,6 +167,8 @@ def train(
             config,
             folder,
             resume=resume is not None,
+            fork=origin,
+            keep=keep or (),
             data_dir=data_dir,
             device=chosen_device,
             engine=pick_engine(

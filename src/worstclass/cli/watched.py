@@ -1,6 +1,6 @@
 """Training and evaluation as the commands run them: watched, and with a word on how to go on when they are stopped."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +16,7 @@ from worstclass.evaluation.targets import PART, PROGRESS, Target, evaluate_targe
 from worstclass.names import RECIPE
 from worstclass.runs.run import Run, open_run
 from worstclass.runs.train import train_run
+from worstclass.runs.warm_start import Fork
 from worstclass.training.engine import Engine
 
 
@@ -24,6 +25,8 @@ def train_with_progress(
     folder: Path,
     *,
     resume: bool = False,
+    fork: Fork | None = None,
+    keep: Collection[int] = (),
     data_dir: Path = Path("data"),
     device: torch.device,
     engine: Engine | None = None,
@@ -57,6 +60,8 @@ def train_with_progress(
                 config,
                 folder,
                 resume=resume,
+                fork=fork,
+                keep=keep,
                 data_dir=data_dir,
                 device=device,
                 engine=engine,

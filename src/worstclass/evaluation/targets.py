@@ -89,7 +89,7 @@ def run_target(
         "images": fingerprint(images),
         "weights": digest(dict(model.state_dict())),
     }
-    return Target(model, images, run.class_names, run.config.eps, "linf", about, run.folder)
+    return Target(model, images, run.class_names, run.config.eps, run.config.norm, about, run.folder)
 
 
 def model_target(

@@ -65,7 +65,8 @@ class Run:
             raise UserError(
                 f"{path} is from within epoch {header['epoch'] + 1}: continue the run, or take the selected epoch."
             )
-        load_weights(model, section(tensors, "model"), path)
+        weights = section(tensors, "average.model") or section(tensors, "model")  # the last epoch's, as they ship
+        load_weights(model, weights, path)
         return model.eval(), header["epoch"]
 
 

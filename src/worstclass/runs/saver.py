@@ -15,11 +15,20 @@ from worstclass.files import keep_previous, read_json, read_text, write_atomic
 from worstclass.records import check_record
 from worstclass.runs.schema import RunRecord
 from worstclass.training import State
-from worstclass.training.checkpoint import load_state, load_tensors, save_tensors, section, take_state, weights_of
+from worstclass.training.checkpoint import (
+    SELECTED_PART,
+    load_state,
+    load_tensors,
+    save_tensors,
+    section,
+    take_state,
+    weights_of,
+)
 
 ABOUT, LOG = "run.json", "log.jsonl"
 MAX_LOG = 2**28  # bytes: a thousand classes for a thousand epochs
 LAST, PREVIOUS, SELECTED = "last.safetensors", "previous.safetensors", "selected.safetensors"
+KEPT = "epoch-{}.safetensors"
 
 
 def read_about(folder: Path) -> dict[str, Any]:
@@ -66,7 +75,7 @@ class Saver:
         if self._best is not None and score <= self._best["score"]:
             return False
         self._best = {"epoch": epoch, "score": score}
-        self._weights = weights_of(self._state.model)
+        self._weights = weights_of(self._state.shipped)
         return True
 
     def save_if_due(self, *, at_once: bool = False) -> None:
@@ -85,11 +94,17 @@ class Saver:
                 raise TrainingError("the weights are not finite at the end of the run: its last checkpoint is kept.")
             return
         tensors, header = take_state(self._state)
-        tensors |= {f"selected.{name}": tensor for name, tensor in self._weights.items()}
+        tensors |= {f"{SELECTED_PART}.{name}": tensor for name, tensor in self._weights.items()}
         self._writing = self._writer.submit(self._write, tensors, header | {"best": self._best}, self._weights)
         self._saved = time.monotonic()
         if at_once:
             self._wait()
+
+    def keep(self) -> None:
+        """Begin to write the state of now to a file of its own, which stays: another run may go on from it."""
+        self._wait()
+        tensors, header = take_state(self._state)
+        self._writing = self._writer.submit(save_tensors, self._out / KEPT.format(header["epoch"]), tensors, header)
 
     def restore(self, about: dict[str, Any]) -> dict[str, Any]:
         """Load the last checkpoint, if there is one, and cut the log to it; returns what the run says of itself.
@@ -109,7 +124,7 @@ class Saver:
                     raise
                 tensors, header = load_state(checkpoints[1], state)
                 self._tell(f"{error} Going on from the checkpoint before it.")
-            self._best, self._weights = header.get("best"), section(tensors, "selected")
+            self._best, self._weights = header.get("best"), section(tensors, SELECTED_PART)
             with contextlib.suppress(UserError):  # absent or damaged, it is written anew
                 self._written = load_tensors(out / SELECTED)[1]
             self._write_selected(self._best, self._weights)

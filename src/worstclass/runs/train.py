@@ -3,7 +3,7 @@
 import json
 import os
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import asdict
 from functools import partial
 from pathlib import Path
@@ -19,11 +19,11 @@ from worstclass.errors import UserError
 from worstclass.files import locked, write_atomic, write_json
 from worstclass.names import RECIPE
 from worstclass.runs.run import Run, build_model, check_classifier, fingerprint, refuse_code
-from worstclass.runs.saver import ABOUT, LOG, Saver
+from worstclass.runs.saver import ABOUT, LAST, LOG, Saver
+from worstclass.runs.warm_start import Fork, check_fork, fork_state, log_until, start_from
 from worstclass.stats import ClassStats
 from worstclass.strategies.hedge import class_costs
 from worstclass.training import EpochRecord, fit, new_state
-from worstclass.training.data_parallel import follow_leader
 from worstclass.training.engine import Engine
 from worstclass.training.prepare import check_batch
 from worstclass.versions import versions
@@ -34,6 +34,8 @@ def train_run(
     out: Path,
     *,
     resume: bool = False,
+    fork: Fork | None = None,
+    keep: Collection[int] = (),
     data_dir: Path = Path("data"),
     device: torch.device | str = "cpu",
     engine: Engine | None = None,
@@ -54,7 +56,8 @@ def train_run(
     its digest, and the one before it taken. A folder that another process trains in is refused.
     `on_step(epoch, step, steps)` and `on_epoch(record)` watch, and `on_fallback(line)` hears what was taken in the
     place of something else. Images of more than `data_limit` bytes stay in host memory, as `fit` says. Every process of
-    a `team` calls this with the same arguments; the leader alone touches the folder, and watches.
+    a `team` calls this with the same arguments; the leader alone touches the folder, and watches. A run may go on from
+    an epoch of another, its `fork`. The state at the end of each epoch in `keep` stays, for forks to come.
     """
     refuse_code(config, allow_code)
     if not resume and team.leads:
@@ -78,13 +81,17 @@ def train_run(
     strategy = config.make_strategy(train.class_counts(source.num_classes))
     model = build_model(config, source.num_classes, images.x.shape[1], train)
     check_classifier(model, train, source.num_classes, config.model)
+    if fork:
+        check_fork(fork, config.epochs, about["data_digest"])
+    continued = resume and (out / LAST).is_file()
+    if config.init and team.leads and not continued:
+        about["init"] = start_from(config.init, model, allow_code=allow_code)
     state = new_state(model, strategy, plan, device)
     same = json.dumps([to_toml(config), about["data_digest"], asdict(engine), resume])
     team.check_same(same, "the processes were not started alike: their recipes, data or options differ.")
     check_batch(plan.batch_size_for(len(train)), team)
     train_on = partial(fit, state, train, valid, objective, plan, engine=engine, team=team, data_limit=data_limit)
     if not team.leads:
-        follow_leader(state, team)
         for _ in train_on(on_fallback=lambda _: None):  # the leader's to tell
             pass
         return Run(out, config, about)
@@ -108,6 +115,10 @@ def train_run(
                 write_json(out / ABOUT, about)
         else:
             _refuse_folder(out)
+            if fork:
+                about["fork"] = fork_state(fork, state, same_method=fork.run.config.method == config.method)
+                write_atomic(out / LOG, log_until(fork))
+                saver.save_if_due(at_once=True)  # what a run that is killed soon goes on from
             write_json(out / ABOUT, about)
             write_atomic(out / RECIPE, to_toml(config).encode())  # last: a folder with a recipe is a run
 
@@ -128,7 +139,6 @@ def train_run(
             note_engine(notes=notes)
             on_fallback(line)
 
-        follow_leader(state, team)
         if not fits(train, torch.device(device), data_limit):
             size = train.x.nbytes / 2**30
             on_fallback(f"the training images ({size:.3g} GiB) stay in host memory, and are fetched a batch ahead.")
@@ -139,6 +149,8 @@ def train_run(
             line = describe(record) | {"selected": improved}
             _append_log(out / LOG, line)
             saver.save_if_due(at_once=record.epoch == plan.epochs)
+            if record.epoch in keep:
+                saver.keep()
             if on_epoch:
                 on_epoch(line)
     return Run(out, config, about)
@@ -167,6 +179,7 @@ def selection_score(select: str, valid: ClassStats, epoch: int) -> list[float]:
 
 def describe(record: EpochRecord) -> dict[str, Any]:
     """A record as one line of the log."""
+    sampling = record.weights.sampling
     return {
         "epoch": record.epoch,
         "lr": record.lr,
@@ -189,6 +202,7 @@ def describe(record: EpochRecord) -> dict[str, Any]:
         "class_weights": record.weights.natural.tolist(),
         "class_robust_weights": record.weights.robust.tolist(),
         "class_radius_scales": record.weights.radius_scale.tolist(),
+        **({} if sampling is None else {"class_sampling": sampling.tolist()}),
         "strategy": {key: value.tolist() for key, value in record.strategy_before.items()},
         "next_class_weights": record.next_weights.tolist(),
     }
@@ -203,7 +217,7 @@ def _refuse_folder(out: Path) -> None:
 
 def _left_by_a_kill(name: str) -> bool:
     """Whether a run that was killed before it had a recipe may have left this file."""
-    return name == ABOUT or name.endswith((".partial", ".lock"))
+    return name in (ABOUT, LOG, LAST) or name.endswith((".partial", ".lock"))
 
 
 def _append_log(path: Path, line: dict[str, Any]) -> None:

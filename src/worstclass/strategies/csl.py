@@ -1,6 +1,6 @@
 """CSL, cost-sensitive learning (Benz et al. 2020): our interpretation, an integral controller of class costs."""
 
-from typing import Any, Literal
+from typing import Any
 
 import torch
 
@@ -16,15 +16,13 @@ class CSL:
     validation, rescaled to mean 1; a sample weighs the cost of its class.
     """
 
-    source: Literal["train", "valid"] = "valid"
-
     def __init__(self, num_classes: int, *, rate: float) -> None:
         self.rate = rate
         self.cost = torch.ones(num_classes, dtype=torch.float64)
         self.weights = ClassWeights.uniform(num_classes)
 
-    def update(self, stats: ClassStats) -> None:
-        accuracy = stats.mean("robust_correct").cpu()
+    def update(self, train: ClassStats, valid: ClassStats) -> None:
+        accuracy = valid.mean("robust_correct").cpu()
         gap = (accuracy.mean() - accuracy) / accuracy.mean().clamp_min(1e-12)
         cost = (self.cost + self.rate * gap).clamp_min(0)
         self.cost.copy_(cost / cost.mean())

@@ -1,6 +1,6 @@
 """Class weights that do not move: plain training, and the sweep of the paper's Figure 3."""
 
-from typing import Any, Literal
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -12,15 +12,13 @@ from worstclass.types import ClassWeights
 class Fixed:
     """Minimise sum_k w_k L_k for given w on the simplex; a sample of class k weighs w_k * n / n_k."""
 
-    source: Literal["train", "valid"] = "valid"
-
     def __init__(self, class_counts: Tensor, class_weights: Tensor) -> None:
         self.weights = ClassWeights.uniform(len(class_counts))
         share = class_counts.double() / class_counts.double().sum()
         by_class = class_weights.double() / share
         self.weights.set(natural=by_class, robust=by_class)
 
-    def update(self, stats: ClassStats) -> None:
+    def update(self, train: ClassStats, valid: ClassStats) -> None:
         return
 
     def state_dict(self) -> dict[str, Any]:

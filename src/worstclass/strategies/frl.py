@@ -1,7 +1,7 @@
 """FRL (Xu et al. 2021), fair robust learning: re-weight, and re-weight with re-margin."""
 
 import math
-from typing import Any, Literal
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -23,17 +23,15 @@ class FRL:
     in [0.98, 3]: left to run on, it would need as many epochs to come back as it took to get there.
     """
 
-    source: Literal["train", "valid"] = "valid"
-
     def __init__(self, num_classes: int, *, tau: float, rate: float, margin_rate: float = 0.0) -> None:
         self.tau, self.rate, self.margin_rate = tau, rate, margin_rate
         self.multipliers = torch.zeros(3, num_classes, dtype=torch.float64)
         self.weights = ClassWeights.uniform(num_classes, normalized=True)
         self._write()
 
-    def update(self, stats: ClassStats) -> None:
-        natural = stats.mean("natural_correct").cpu()
-        boundary = natural - stats.mean("robust_correct").cpu()
+    def update(self, train: ClassStats, valid: ClassStats) -> None:
+        natural = valid.mean("natural_correct").cpu()
+        boundary = natural - valid.mean("robust_correct").cpu()
         natural_gap = natural.mean() - natural - self.tau  # (1 - a_k) - mean(1 - a), and the means cancel to this
         boundary_gap = boundary - boundary.mean() - self.tau
         self.multipliers[0] = project(self.multipliers[0] + self.rate * natural_gap)

@@ -20,8 +20,6 @@ class WAT:
     K * (w_0 + w_k), so the average expert is K times too heavy, and 2 during the first epoch.
     """
 
-    source: Literal["train", "valid"] = "valid"
-
     def __init__(self, class_counts: Tensor, *, eta: float, variant: Variant = "paper") -> None:
         if variant not in get_args(Variant):
             raise unknown("variant", variant, get_args(Variant))
@@ -37,8 +35,8 @@ class WAT:
         """Hedge's (K + 1,): of the average, then of each class."""
         return self.hedge.weights
 
-    def update(self, stats: ClassStats) -> None:
-        self.hedge.update(class_costs(stats))
+    def update(self, train: ClassStats, valid: ClassStats) -> None:
+        self.hedge.update(class_costs(valid))
         self._write()
 
     def state_dict(self) -> dict[str, Any]:

@@ -50,7 +50,7 @@ def check_jobs(jobs: Sequence[Job], setup: Setup, notify: Notify | None = None) 
             refuse_other_recipe(open_run(job.folder), job.config)
         for name in setup.attacks:
             if name != NATURAL:
-                make_attack(name, eps=job.config.eps, norm="linf")
+                make_attack(name, eps=job.config.eps, norm=job.config.norm)
     for data in dict.fromkeys(job.config.data for job in jobs):
         open_source(data, data_dir=setup.data_dir, notify=notify)
 

@@ -14,9 +14,10 @@ from torch import Tensor
 from worstclass.errors import UserError
 from worstclass.files import clean_errors, parse_json, write_atomic
 from worstclass.records import Count, Finite, Record, check_record
-from worstclass.stats import ClassStats
 from worstclass.training.state import State, as_given, as_tensors
+from worstclass.types import Stateful
 
+SELECTED_PART = "selected"  # the weights of the selected epoch, beside the parts of the state
 HEADER = "worstclass"  # one key only: the header then has one order, and equal states give equal bytes
 
 
@@ -86,24 +87,16 @@ def load_header(path: Path) -> dict[str, Any]:
 
 
 def save_state(path: Path, state: State, header: dict[str, Any]) -> None:
-    """Model, optimizer, strategy and how far the run is, in one file."""
+    """Every part of a state and how far the run is, in one file."""
     tensors, progress = take_state(state)
     save_tensors(path, tensors, header | progress)
 
 
 def take_state(state: State) -> tuple[dict[str, Tensor], dict[str, Any]]:
     """All tensors of a state, copied to the host, and the header that says how far it is."""
-    model, strategy = (as_tensors(part.state_dict(), type(part).__name__) for part in (state.model, state.strategy))
-    tensors = {f"model.{name}": tensor for name, tensor in model.items()}
-    for name, parameter in state.model.named_parameters():
-        momentum = state.optimizer.state.get(parameter, {}).get("momentum_buffer")
-        if momentum is not None:
-            tensors[f"optimizer.{name}"] = momentum
-    tensors |= {f"strategy.{name}": tensor for name, tensor in strategy.items()}
+    tensors = {f"{name}.{key}": value for name, part in _tensors_of(state).items() for key, value in part.items()}
     progress: dict[str, Any] = {"epoch": state.epoch}
     if state.step:
-        assert state.table is not None
-        tensors["epoch.table"] = state.table
         progress |= {"step": state.step, "seconds": state.seconds}
     return to_host(tensors), progress
 
@@ -111,27 +104,37 @@ def take_state(state: State) -> tuple[dict[str, Tensor], dict[str, Any]]:
 def load_state(path: Path, state: State) -> tuple[dict[str, Tensor], dict[str, Any]]:
     """Restore a state saved by `save_state`, in place; returns all tensors of the file, and its header."""
     tensors, header = load_tensors(path)
-    momenta, strategy = section(tensors, "optimizer"), section(tensors, "strategy")
-    wants_momenta = state.optimizer.defaults["momentum"] > 0
-    given = state.strategy.state_dict()
-    own = as_tensors(given, type(state.strategy).__name__)
-    if strategy.keys() != own.keys() or bool(momenta) != wants_momenta:
-        raise UserError(f"{path} is not the checkpoint of this run's method: nothing was changed.")
+    own = _tensors_of(state)
     _check_weights(state.model, section(tensors, "model"), path)
-    table = {"table": ClassStats(len(state.strategy.weights.natural)).table} if header.get("step") else {}
-    parameters = dict(state.model.named_parameters())
-    problems = misfits(strategy, own) + misfits(section(tensors, "epoch"), table)
-    problems += misfits(momenta, {name: each for name, each in parameters.items() if name in momenta})
-    if problems:
-        raise UserError(f"{path} is not a checkpoint of this run: {problems[0]}; nothing was changed.")
-    load_weights(state.model, section(tensors, "model"), path)
-    for name, momentum in momenta.items():
-        parameter = parameters[name]
-        state.optimizer.state[parameter]["momentum_buffer"] = momentum.to(parameter.device)
-    state.strategy.load_state_dict(as_given(strategy, given))
-    state.epoch, state.step = header["epoch"], header.get("step", 0)
-    state.table, state.seconds = tensors.get("epoch.table"), header.get("seconds", 0.0)
+    for name, part in own.items():
+        found = section(tensors, name)
+        if found.keys() != part.keys():
+            what = "method" if name == "strategy" else name
+            raise UserError(f"{path} is not the checkpoint of this run's {what}: nothing was changed.")
+        problems = misfits(found, part)
+        if problems:
+            raise UserError(f"{path} is not a checkpoint of this run: {problems[0]}; nothing was changed.")
+    strange = {name.partition(".")[0] for name in tensors} - {*own, SELECTED_PART}
+    if strange:
+        raise UserError(f"{path} is not a checkpoint of this run: it has a part '{min(strange)}'; nothing was changed.")
+    with clean_errors(f"{path} cannot be put into this model"):
+        for name, thing in state.parts().items():
+            thing.load_state_dict(as_given(section(tensors, name), thing.state_dict()))
+    state.epoch, state.step, state.seconds = header["epoch"], header.get("step", 0), header.get("seconds", 0.0)
     return tensors, header
+
+
+def _tensors_of(state: State) -> dict[str, dict[str, Tensor]]:
+    return {name: as_tensors(part.state_dict(), type(part).__name__) for name, part in state.parts().items()}
+
+
+def load_part(part: Stateful, tensors: dict[str, Tensor]) -> bool:
+    """Put the tensors of a section into a part, if they fit it; whether they did."""
+    given = part.state_dict()
+    if not tensors or misfits(tensors, as_tensors(given, type(part).__name__)):
+        return False
+    part.load_state_dict(as_given(tensors, given))
+    return True
 
 
 def load_weights(model: torch.nn.Module, weights: dict[str, Tensor], path: Path) -> None:
@@ -161,7 +164,7 @@ def misfits(found: Mapping[str, Tensor], own: Mapping[str, Tensor]) -> list[str]
 
 
 def section(tensors: dict[str, Tensor], name: str) -> dict[str, Tensor]:
-    """The tensors of one part of a checkpoint: `model`, `optimizer`, `strategy` or `selected`."""
+    """The tensors of one part of a checkpoint."""
     return {key.removeprefix(f"{name}."): tensor for key, tensor in tensors.items() if key.startswith(f"{name}.")}
 
 

@@ -5,7 +5,6 @@ from torch import Tensor
 
 from worstclass.distributed import Team
 from worstclass.models.sync_batchnorm import sync_norms
-from worstclass.stats import COLUMNS
 from worstclass.training.state import State, as_given, as_tensors
 from worstclass.types import Classifier
 
@@ -41,20 +40,16 @@ def sum_gradients(model: Classifier, team: Team) -> None:
 
 
 def follow_leader(state: State, team: Team) -> None:
-    """Put the leader's optimizer, strategy and place in the run into every process; `share` does it for the model."""
+    """Put every part of the leader's state, and its place in the run, into every process."""
     if team.alone:
         return
-    parameters = list(state.model.parameters())
-    momenta = {p: buffer for p in parameters if (buffer := state.optimizer.state[p].get("momentum_buffer")) is not None}
-    numbers = [state.epoch, state.step, state.seconds, bool(momenta), state.table is not None]
-    epoch, step, seconds, has_momenta, has_table = team.broadcast(torch.tensor(numbers, dtype=torch.float64)).tolist()
+    given = {name: part.state_dict() for name, part in state.parts().items()}
+    tensors = {name: as_tensors(own, name) for name, own in given.items()}
+    shapes = str([(name, key, each.shape, each.dtype) for name, own in tensors.items() for key, each in own.items()])
+    team.check_same(shapes, "the processes have made different models: other names, shapes or kinds of number.")
+    place = torch.tensor([state.epoch, state.step, state.seconds], dtype=torch.float64)
+    epoch, step, seconds = team.broadcast(place).tolist()
     state.epoch, state.step, state.seconds = int(epoch), int(step), seconds
-    for parameter in parameters if has_momenta else ():
-        momentum = momenta.get(parameter, torch.zeros_like(parameter))
-        state.optimizer.state[parameter]["momentum_buffer"] = team.broadcast(momentum)
-    if has_table:
-        shape = (len(state.strategy.weights.natural), 1 + len(COLUMNS))
-        state.table = team.broadcast(torch.zeros(shape, dtype=torch.float64) if state.table is None else state.table)
-    own = state.strategy.state_dict()
-    tensors = as_tensors(own, type(state.strategy).__name__)
-    state.strategy.load_state_dict(as_given({key: team.broadcast(value) for key, value in tensors.items()}, own))
+    for name, part in state.parts().items():
+        leaders = {key: team.broadcast(value) for key, value in tensors[name].items()}
+        part.load_state_dict(as_given(leaders, given[name]))

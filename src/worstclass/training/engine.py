@@ -117,26 +117,32 @@ class Engine:
         with self.autocast(device), compiling(self.fast):
             yield
 
-    def forwards(
-        self,
-        model: Classifier,
-        objective: Objective,
-        x: Tensor,
-        *,
-        on_fallback: Callable[[str], None] = warnings.warn,
-    ) -> tuple[LossesOf, Callable[[], Classifier]]:
-        """The losses of a batch, and a function that gives the model as attacks see it now; `x` are a few images.
-
-        Attacks see it in evaluation mode; for speed, and in bfloat16 so as not to round the images, it is folded where
-        it can be, anew whenever it is asked for.
-        """
+    def losses(self, model: Classifier, objective: Objective) -> LossesOf:
+        """The losses of a batch."""
 
         def losses(x: Tensor, x_adv: Tensor, y: Tensor) -> Losses:
             return objective.losses(model, x, x_adv, y)
 
+        if not self.fast:
+            return losses
+        keep_traces(model, objective)
+        return torch.compile(losses, dynamic=False)
+
+    def attacked(
+        self,
+        model: Classifier,
+        x: Tensor,
+        *,
+        on_fallback: Callable[[str], None] = warnings.warn,
+    ) -> Callable[[], Classifier]:
+        """A function that gives the model as attacks see it now; `x` are a few images.
+
+        Attacks see it in evaluation mode; for speed, and in bfloat16 so as not to round the images, it is folded where
+        it can be, anew whenever it is asked for.
+        """
         low = torch.bfloat16 if self.precision == "bf16" else None
         if not self.fast and low is None:
-            return losses, lambda: model
+            return lambda: model
         x = x.contiguous(memory_format=self.memory_format)
         folded = fold(model.eval(), x, dtype=low, fuse=self.fast)
         if folded is None and self.fast:  # perhaps only a fused kernel is missing
@@ -152,8 +158,6 @@ class Engine:
             )
         refresh = folded.refresh if folded else lambda: None
         if self.fast:
-            keep_traces(model, objective)
-            losses = torch.compile(losses, dynamic=False)
             attacked = OneGraph(torch.compile(attacked, dynamic=False))
             refresh = torch.compile(refresh, dynamic=False) if folded else refresh
 
@@ -161,7 +165,7 @@ class Engine:
             refresh()
             return attacked
 
-        return losses, fresh
+        return fresh
 
     @contextmanager
     def settings(self, device: torch.device) -> Iterator[None]:

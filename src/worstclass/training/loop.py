@@ -15,8 +15,10 @@ from worstclass.distributed import ALONE, Team
 from worstclass.errors import TrainingError
 from worstclass.stats import ClassStats
 from worstclass.strategies import expert_weights
+from worstclass.training.data_parallel import follow_leader
 from worstclass.training.engine import Engine
-from worstclass.training.prepare import Work, prepare
+from worstclass.training.prepare import Work, check_batch, prepare
+from worstclass.training.schedules import ramp
 from worstclass.training.state import VALID_BATCH, Plan, State, as_tensors
 from worstclass.training.step import ValidStep
 from worstclass.types import Classifier, ClassWeights, Objective
@@ -63,6 +65,8 @@ def fit(
     Images of more than `data_limit` bytes (by default half of a GPU's free memory) stay in the host's memory.
     Every process of a `team` calls this with the same arguments, and each yields the same records.
     """
+    check_batch(plan.batch_size_for(len(train)), team)
+    follow_leader(state, team)
     if state.epoch >= plan.epochs:
         return
     work = prepare(
@@ -82,26 +86,28 @@ def fit(
     share = counts.double() / counts.sum()
     while state.epoch < plan.epochs:
         epoch, started = state.epoch + 1, time.perf_counter() - state.seconds
-        used, played = _snapshot(state.strategy.weights), expert_weights(state.strategy, share)
+        used, played = state.strategy.weights.copy(), expert_weights(state.strategy, share)
         kept = as_tensors(state.strategy.state_dict(), type(state.strategy).__name__)
         before = {key: value.clone() for key, value in kept.items()}
-        for group in state.optimizer.param_groups:
-            group["lr"].fill_(plan.lr_at(epoch))
         with work.engine.settings(work.step.data.y.device):  # not while the caller has the record
             _run_epoch(state, work, plan, started, on_step)
-            train_stats = work.step.stats.copy()
+            train_stats = state.table.copy()
             state.model.eval()
-            valid_stats = _run_validation(
-                work.valid_step, work.valid_feed, work.validate, plan.valid_batch_size, seed=plan.seed, epoch=epoch
-            )
+            if state.average is not None:
+                raw = None if work.validate_raw is None else _run_validation(work, work.validate_raw, plan, epoch)
+                state.average.end_epoch(raw)
+            valid_stats = _run_validation(work, work.validate, plan, epoch)
         _check_finite(valid_stats, epoch)
-        state.strategy.update(train_stats if state.strategy.source == "train" else valid_stats)
-        for vector in state.strategy.weights.vectors():  # machines may differ in the last bit of an exponential
-            vector.copy_(team.broadcast(vector))
-        state.epoch, state.step, state.table, state.seconds = epoch, 0, None, 0.0
+        state.strategy.update(train_stats, valid_stats)
+        for (
+            tensor
+        ) in state.strategy.weights.tensors().values():  # machines may differ in the last bit of an exponential
+            tensor.copy_(team.broadcast(tensor))
+        state.table.reset()
+        state.epoch, state.step, state.seconds = epoch, 0, 0.0
         yield EpochRecord(
             epoch=epoch,
-            lr=plan.lr_at(epoch),
+            lr=plan.lr_at(epoch, 1 - 1 / work.steps),  # of its last step
             seconds=time.perf_counter() - started,
             train=train_stats,
             valid=valid_stats,
@@ -126,7 +132,7 @@ def validate(
     """The class table of held-out images, as `ValidStep` says; the model is expected in evaluation mode."""
     engine, device = Engine(), images.x.device
     step = ValidStep(
-        view=lambda: model,
+        attacked=lambda: model,
         context=engine.autocast,
         memory_format=engine.memory_format,
         objective=objective,
@@ -135,10 +141,14 @@ def validate(
         stats=ClassStats(num_classes, device),
         generator=torch.Generator(device),
     )
-    return _run_validation(step, Resident(images, device), step, batch_size, seed=seed, epoch=epoch)
+    return _validate(step, Resident(images, device), step, batch_size, seed=seed, epoch=epoch)
 
 
-def _run_validation(
+def _run_validation(work: Work, take: Callable[[Tensor], None], plan: Plan, epoch: int) -> ClassStats:
+    return _validate(work.valid_step, work.valid_feed, take, plan.valid_batch_size, seed=plan.seed, epoch=epoch)
+
+
+def _validate(
     step: ValidStep, feed: Feed, take: Callable[[Tensor], None], batch_size: int, *, seed: int, epoch: int
 ) -> ClassStats:
     step.stats.reset()
@@ -155,20 +165,20 @@ def _run_epoch(
 ) -> None:
     """The steps of an epoch that are yet to be taken."""
     step, epoch, device = work.step, state.epoch + 1, work.step.data.y.device
-    step.stats.reset()
     step.health.reset(state.step)
-    if state.table is not None:
-        step.stats.table.copy_(state.table)
-    state.table = step.stats.table
-    order = epoch_order(len(work.feed), seed=plan.seed, epoch=epoch)
+    order, steps = epoch_order(len(work.feed), seed=plan.seed, epoch=epoch), work.steps
     batch_size = plan.batch_size_for(len(order))
-    steps = len(order) // batch_size
     left = order[state.step * batch_size : steps * batch_size]
+    take = work.take(plan.at(epoch))
     with rng.global_generators(device) as set_seed:
         for number, index in enumerate(work.feed.batches(left, batch_size), state.step + 1):
             set_seed(rng.derive_seed(plan.seed, "model", epoch, number, *step.team.apart))
             step.generator.manual_seed(rng.derive_seed(plan.seed, "train", epoch, number))
-            work.take(index)
+            at = plan.at(epoch, (number - 1) / steps)
+            state.optimizer.set_lr(plan.lr * plan.schedule(at))
+            if step.radius is not None:
+                step.radius.fill_(ramp(at, plan.radius_warmup))
+            take(index)
             if number % HEALTH_INTERVAL == 0 or number == steps:
                 complaint = step.health.complaint(step.team)
                 if complaint:
@@ -184,12 +194,3 @@ def _check_finite(stats: ClassStats, epoch: int) -> None:
             f"a validation loss is not finite after epoch {epoch}: the learning rate is likely too high, "
             "or the model overflows on some images."
         )
-
-
-def _snapshot(weights: ClassWeights) -> ClassWeights:
-    return ClassWeights(
-        weights.natural.cpu().clone(),
-        weights.robust.cpu().clone(),
-        weights.radius_scale.cpu().clone(),
-        weights.normalized,
-    )

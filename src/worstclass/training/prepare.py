@@ -2,35 +2,61 @@
 
 import warnings
 from collections.abc import Callable
-from dataclasses import replace
-from typing import NamedTuple
+from dataclasses import dataclass, field, replace
 
 import torch
 from torch import Tensor
 from torch.distributed import DistError
 
-from worstclass.data import Feed, Images, make_feed, to_float
+from worstclass.data import Feed, Images, Resident, make_feed, to_float
+from worstclass.data.sampling import ClassSampler
 from worstclass.distributed import ALONE, Team
 from worstclass.errors import UserError
 from worstclass.inputs import check_labels
-from worstclass.stats import ClassStats
+from worstclass.stats import COLUMNS, ClassStats
+from worstclass.training.awp import AWP
 from worstclass.training.data_parallel import share
 from worstclass.training.engine import Engine
+from worstclass.training.health import Health
+from worstclass.training.schedules import Progress
 from worstclass.training.state import Plan, State
-from worstclass.training.step import Health, TrainStep, ValidStep
-from worstclass.types import Classifier, Objective
+from worstclass.training.step import TrainStep, ValidStep
+from worstclass.types import Objective
 
 
-class Work(NamedTuple):
-    """The two steps, the batches for each, how the engine takes it (called with the indices of a batch), and which."""
+@dataclass
+class Work:
+    """The two steps, the batches for each, and how the engine takes them (called with the indices of a batch)."""
 
     step: TrainStep
     feed: Feed
-    take: Callable[[Tensor], None]
     valid_step: ValidStep
     valid_feed: Feed
     validate: Callable[[Tensor], None]
+    validate_raw: Callable[[Tensor], None] | None  # into the same table
     engine: Engine
+    plan: Plan
+    touched: list[Tensor]
+    sizes: list[int]
+    awp: AWP | None
+    _taken: dict[tuple[int, bool], Callable[[Tensor], None]] = field(default_factory=dict)
+
+    @property
+    def steps(self) -> int:
+        """Of an epoch: a last, partial batch is left out."""
+        return len(self.feed) // self.plan.batch_size_for(len(self.feed))
+
+    def take(self, at: Progress) -> Callable[[Tensor], None]:
+        """How the engine takes a step at that point of the run. Where the step itself changes on the way, it is
+        captured once for each form, when that is first needed."""
+        schedule, awp = self.plan.attack_steps, self.plan.awp
+        phase = schedule.phase(at) if schedule else -1
+        perturbed = awp is not None and at.epoch > awp.warmup
+        if (phase, perturbed) not in self._taken:
+            objective = schedule.objective(self.step.objective, phase) if schedule else self.step.objective
+            step = replace(self.step, objective=objective, awp=self.awp if perturbed else None)
+            self._taken[phase, perturbed] = self.engine.prepare(step, self.sizes, self.touched, step.generator)
+        return self._taken[phase, perturbed]
 
 
 def prepare(
@@ -56,12 +82,14 @@ def prepare(
             f"{batch_size} images are not an even batch for {team.size} processes: going on with the eager engine."
         )
         engine = replace(engine, fast=False)
-    _lay_out(state.model, engine)
+    _lay_out(state, engine)
     share(state.model, team)
     feed, valid_feed = (
         make_feed(images, device, window=size, limit=data_limit)
         for images, size in ((train, batch_size), (valid, plan.valid_batch_size))
     )
+    if state.strategy.weights.sampling is not None and not isinstance(feed, Resident):
+        raise UserError("this method draws images by class, and needs all training images in the device's memory.")
     try:
         with engine.settings(device):
             return _prepare(state, feed, valid_feed, objective, plan, engine, team, on_fallback)
@@ -75,7 +103,7 @@ def prepare(
             raise UserError(f"the fast engine cannot take this model ({reason}): use --engine eager.") from error
         on_fallback(f"the fast engine cannot take this model ({reason}): going on with the eager one.")
         engine = replace(engine, fast=False)
-        _lay_out(state.model, engine)
+        _lay_out(state, engine)
         with engine.settings(device):
             return _prepare(state, feed, valid_feed, objective, plan, engine, team, on_fallback)
 
@@ -99,8 +127,10 @@ def check_batch(batch_size: int, team: Team) -> None:
         raise UserError(f"a batch of {batch_size} images cannot be split over {team.size} processes.")
 
 
-def _lay_out(model: Classifier, engine: Engine) -> None:
-    model.to(memory_format=engine.memory_format)  # type: ignore[call-overload]  # torch's stub lacks it
+def _lay_out(state: State, engine: Engine) -> None:
+    for model in (state.model, state.shipped):
+        model.to(memory_format=engine.memory_format)  # type: ignore[call-overload]  # torch's stub lacks it
+    state.optimizer.lay_out()
 
 
 def _prepare(
@@ -114,38 +144,61 @@ def _prepare(
     on_fallback: Callable[[str], None],
 ) -> Work:
     train, valid = feed.images, valid_feed.images
-    device, num_classes = train.y.device, len(state.strategy.weights.natural)
+    device, weights = train.y.device, state.strategy.weights
     few = to_float(valid.x[: plan.valid_batch_size])
-    losses, view = engine.forwards(state.model, objective, few, on_fallback=on_fallback)
+    state.table.team = team
     step = TrainStep(
         model=state.model,
-        losses=losses,
-        view=view,
+        losses=engine.losses(state.model, objective),
+        attacked=engine.attacked(state.model, few, on_fallback=on_fallback),
         context=engine.context,
         memory_format=engine.memory_format,
         optimizer=state.optimizer,
         objective=objective,
-        weights=state.strategy.weights,
+        strategy=state.strategy,
         data=train,
         augment=plan.augment,
-        stats=ClassStats(num_classes, device, team),
+        stats=state.table,
         health=Health(state.model, device),
         generator=torch.Generator(device),
+        radius=torch.ones((), device=device) if plan.radius_warmup else None,
+        sampler=None if weights.sampling is None else ClassSampler(train.y, weights.sampling),
+        average=state.average,
         team=team,
     )
     valid_step = ValidStep(
-        view=view,
+        attacked=step.attacked if state.average is None else engine.attacked(state.shipped, few, on_fallback=_silence),
         context=engine.autocast,
         memory_format=engine.memory_format,
         objective=objective,
         attack=plan.valid_attack,
         data=valid,
-        stats=ClassStats(num_classes, device, team),
+        stats=ClassStats(len(weights.natural), device, team, state.table.columns[len(COLUMNS) :]),
         generator=torch.Generator(device),
         team=team,
     )
-    valid_sizes = {len(part) for part in torch.arange(len(valid_feed)).split(plan.valid_batch_size)}
-    take = engine.prepare(step, [plan.batch_size_for(len(feed))], step.touched(), step.generator)
+    sizes = sorted({len(part) for part in torch.arange(len(valid_feed)).split(plan.valid_batch_size)})
+    work = Work(
+        step=step,
+        feed=feed,
+        valid_step=valid_step,
+        valid_feed=valid_feed,
+        validate=valid_step,
+        validate_raw=None,
+        engine=engine,
+        plan=plan,
+        touched=state.touched(),
+        sizes=[plan.batch_size_for(len(feed))],
+        awp=AWP(state.model, plan.awp.gamma) if plan.awp else None,
+    )
+    work.take(plan.at(state.epoch + 1))
     state.model.eval()
-    validate = engine.prepare(valid_step, sorted(valid_sizes), [], valid_step.generator)
-    return Work(step, feed, take, valid_step, valid_feed, validate, engine)
+    work.validate = engine.prepare(valid_step, sizes, [], valid_step.generator)
+    if state.average is not None and state.average.gated:
+        raw = replace(valid_step, attacked=step.attacked)
+        work.validate_raw = engine.prepare(raw, sizes, [], raw.generator)
+    return work
+
+
+def _silence(line: str) -> None:
+    """It was said of the raw weights."""

@@ -10,39 +10,46 @@ from torch import Tensor
 from worstclass.attacks import PGD
 from worstclass.data import Augment
 from worstclass.errors import UserError
-from worstclass.types import Classifier, ClassStrategy
+from worstclass.stats import ClassStats
+from worstclass.training.averaging import Average, AverageRule
+from worstclass.training.awp import AWPRule
+from worstclass.training.optimizers import SGD, Optimizer, OptimizerRule
+from worstclass.training.schedules import AttackSteps, Piecewise, Progress, Schedule
+from worstclass.types import Classifier, ClassStrategy, Stateful
 
 VALID_BATCH = 500
 
 
 @dataclass(frozen=True, kw_only=True)
 class Plan:
-    """How long and how fast to train.
+    """How long, how fast and by which means to train.
 
-    `lr_milestones` are shares of the epochs, in (0, 1]: of 100 epochs, 0.75 multiplies the rate by `lr_decay` from the
-    75th on. The first epoch has the full rate, however few there are.
+    `schedule` gives the factor on `lr` at any point of the run. `average` is what is shipped in the place of the raw
+    weights. `radius_warmup` epochs bring the attack radius up in a straight line from zero; `attack_steps` changes the
+    number of its steps on the way. Gradients of a norm above `clip_grad_norm` are scaled down to it.
     """
 
     epochs: int
     batch_size: int
     lr: float
-    momentum: float = 0.9
-    weight_decay: float = 2e-4
-    lr_milestones: tuple[float, ...] = ()
-    lr_decay: float = 0.1
-    augment: Augment = field(default_factory=Augment)
     valid_attack: PGD
+    schedule: Schedule = field(default_factory=Piecewise)
+    optimizer: OptimizerRule = field(default_factory=SGD)
+    clip_grad_norm: float | None = None
+    average: AverageRule | None = None
+    awp: AWPRule | None = None
+    radius_warmup: float = 0.0
+    attack_steps: AttackSteps | None = None
+    augment: Augment = field(default_factory=Augment)
     seed: int = 1
 
-    def __post_init__(self) -> None:
-        for share in self.lr_milestones:
-            if not 0 < share <= 1:
-                raise UserError(f"lr_milestones are shares of the epochs, in (0, 1], not {share:g}.")
+    def at(self, epoch: int, share: float = 0.0) -> Progress:
+        """A point of the run: a 1-based epoch, of which a share is done."""
+        return Progress(epoch, self.epochs, share)
 
-    def lr_at(self, epoch: int) -> float:
-        """The learning rate of a 1-based epoch."""
-        done = epoch / self.epochs * (1 + 1e-9) if epoch > 1 else 0.0  # 7 / 10 is not quite 0.7
-        return self.lr * self.lr_decay ** sum(done >= share for share in self.lr_milestones)
+    def lr_at(self, epoch: int, share: float = 0.0) -> float:
+        """The learning rate there."""
+        return self.lr * self.schedule(self.at(epoch, share))
 
     def batch_size_for(self, size: int) -> int:
         """The batch size on a data set that may be smaller than a batch."""
@@ -56,32 +63,59 @@ class Plan:
 
 @dataclass
 class State:
-    """What a checkpoint holds: a model, its optimizer, the strategy, the epochs done, and within the next one the
-    steps done, their class table and their seconds."""
+    """A run as it stands: its parts, the epochs done, and within the next one the steps done and their seconds."""
 
     model: Classifier
-    optimizer: torch.optim.SGD
+    optimizer: Optimizer
     strategy: ClassStrategy
+    table: ClassStats  # of the steps done
+    average: Average | None = None
     epoch: int = 0
     step: int = 0
-    table: Tensor | None = None
     seconds: float = 0.0
+
+    def parts(self) -> dict[str, Stateful]:
+        """All that a checkpoint holds and processes share, by name: the only list of it."""
+        parts: dict[str, Stateful | None] = {
+            "model": self.model,
+            "optimizer": self.optimizer,
+            "strategy": self.strategy,
+            "average": self.average,
+            "epoch": self.table,
+        }
+        return {name: part for name, part in parts.items() if part is not None}
+
+    @property
+    def shipped(self) -> Classifier:
+        """The weights that are validated, selected and shipped: the average where there is one."""
+        return self.model if self.average is None else self.average.model
+
+    def touched(self) -> list[Tensor]:
+        """All that a step may write."""
+        tensors = [*self.strategy.weights.tensors().values()]
+        for part in self.parts().values():
+            if isinstance(part, torch.nn.Module):  # buffers that no checkpoint holds too
+                tensors += [*(parameter.detach() for parameter in part.parameters()), *part.buffers()]
+            else:
+                tensors += [value for value in part.state_dict().values() if isinstance(value, Tensor)]
+        return tensors
 
 
 def new_state(model: Classifier, strategy: ClassStrategy, plan: Plan, device: torch.device | str = "cpu") -> State:
     """Everything on the device and nothing trained. The learning rate is a tensor, so that it can change in a graph."""
     for part in (model, strategy):
         as_tensors(part.state_dict(), type(part).__name__)  # what no checkpoint can hold is told now
-    model = model.to(device)
-    strategy.weights = strategy.weights.to(torch.device(device))
-    optimizer = torch.optim.SGD(
-        model.parameters(),
-        lr=torch.tensor(plan.lr, device=device),
-        momentum=plan.momentum,
-        weight_decay=plan.weight_decay,
-        fused=True,
+    model, device = model.to(device), torch.device(device)
+    strategy.weights = strategy.weights.to(device)
+    if hasattr(strategy, "to"):  # one that moves within the step has its state on the device too
+        strategy.to(device)
+    return State(
+        model,
+        Optimizer(model, plan.optimizer, plan.lr, plan.clip_grad_norm),
+        strategy,
+        ClassStats(len(strategy.weights.natural), device, extra=getattr(strategy, "tables", ())),
+        plan.average.make(model) if plan.average else None,
     )
-    return State(model, optimizer, strategy)
 
 
 NUMBERS = {bool: torch.bool, int: torch.int64, float: torch.float64}

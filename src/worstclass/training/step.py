@@ -8,67 +8,111 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from worstclass import rng
 from worstclass.attacks import PGD
 from worstclass.data import Augment, Images, to_float
+from worstclass.data.sampling import ClassSampler, draw_classes
 from worstclass.distributed import ALONE, Team
 from worstclass.inputs import values_known
-from worstclass.stats import COLUMNS, ClassStats
+from worstclass.stats import ClassStats
+from worstclass.training.averaging import Average
+from worstclass.training.awp import AWP
 from worstclass.training.data_parallel import sum_gradients
-from worstclass.types import Classifier, ClassWeights, Losses, Objective
+from worstclass.training.health import Health
+from worstclass.training.optimizers import Optimizer
+from worstclass.types import Classifier, ClassStrategy, Losses, Objective
 
 
 @dataclass(frozen=True)
 class TrainStep:
     """What a step reads and writes; calling it with the indices (B,) of a batch takes the step.
 
-    `losses` are the objective's, and `view` gives the model as the attack sees it: both as the engine has them.
-    Of a `team`, each process attacks its share of the batch, and with the sum of their gradients all take the step.
+    `losses` are the objective's, and `attacked` gives the model as the attack sees it: both as the engine has them.
+    `radius` is the factor on every attack radius now. Of a `team`, each process attacks its share of the batch, and
+    with the sum of their gradients all take the step.
     """
 
     model: Classifier
     losses: Callable[[Tensor, Tensor, Tensor], Losses]
-    view: Callable[[], Classifier]
+    attacked: Callable[[], Classifier]
     context: Callable[[torch.device], AbstractContextManager[object]]
     memory_format: torch.memory_format
-    optimizer: torch.optim.Optimizer
+    optimizer: Optimizer
     objective: Objective
-    weights: ClassWeights
+    strategy: ClassStrategy
     data: Images
     augment: Augment
     stats: ClassStats
-    health: "Health"
+    health: Health
     generator: torch.Generator
+    radius: Tensor | None = None
+    sampler: ClassSampler | None = None
+    awp: AWP | None = None
+    average: Average | None = None
     team: Team = ALONE
 
     def __call__(self, index: Tensor) -> None:
+        x, y, batch = self.draw(index)
+        x_adv = self.perturb(x, y, len(batch))
+        losses, loss = self.descend(x, x_adv, y, batch)
+        self.follow(losses, loss, y)
+
+    def draw(self, index: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """Images and labels of this process's share of a batch, and the labels of all of it."""
+        if self.sampler is not None:
+            index = self.sampler(index, self.generator)
         own, batch = self.team.share(len(index)), self.data.y[index]
         x = self.augment(self.data.x[index], self.generator)[own]
-        x, y = to_float(x).contiguous(memory_format=self.memory_format), batch[own]
+        return to_float(x).contiguous(memory_format=self.memory_format), batch[own], batch
+
+    def perturb(self, x: Tensor, y: Tensor, total: int) -> Tensor:
+        """Attacked images; the attack sees fixed BatchNorm statistics, and leaves them alone."""
+        weights, source = self.strategy.weights, self.team.draws(self.generator, total)
+        scale, aim = weights.radius_scale[y], {}
+        if self.radius is not None:
+            scale = scale * self.radius
+        if weights.targets is not None:
+            aim["target"] = draw_targets(weights.targets, y, source)
         with self.context(x.device), values_known():
-            self.model.eval()  # the attack sees fixed BatchNorm statistics, and leaves them alone
-            scale, source = self.weights.radius_scale[y], self.team.draws(self.generator, len(index))
-            x_adv = self.objective.perturb(self.view(), x, y, radius_scale=scale, generator=source)
+            self.model.eval()
+            return self.objective.perturb(self.attacked(), x, y, radius_scale=scale, generator=source, **aim)
+
+    def descend(self, x: Tensor, x_adv: Tensor, y: Tensor, batch: Tensor) -> tuple[Losses, Tensor]:
+        """Losses, their reduction and its gradient, and a step of the optimizer; with AWP, from perturbed weights."""
+        if self.awp is None:
+            losses, loss = self.backward(x, x_adv, y, batch)
+            self.optimizer.step()
+            return losses, loss
+        saved = self.awp.save()
+        self.backward(x, x_adv, y, batch)
+        moves = self.awp.ascend(saved)
+        losses, loss = self.backward(x, x_adv, y, batch)
+        self.optimizer.step()
+        self.awp.take_back(moves)
+        return losses, loss
+
+    def backward(self, x: Tensor, x_adv: Tensor, y: Tensor, batch: Tensor) -> tuple[Losses, Tensor]:
+        """The losses of the batch, reduced by the strategy, and the gradients of the whole batch."""
+        with self.context(x.device), values_known():
             self.model.train()
             losses = self.losses(x, x_adv, y)
-        loss = self.weights.reduce(losses, y, batch)
+        reduce = getattr(self.strategy, "reduce", None)
+        loss: Tensor = reduce(losses, y, batch, self.team) if reduce else self.strategy.weights.reduce(losses, y, batch)
         self.optimizer.zero_grad()
-        loss.backward()
+        loss.backward()  # type: ignore[no-untyped-call,unused-ignore]
         sum_gradients(self.model, self.team)
-        self.optimizer.step()
-        tally(self.stats, losses, y)
-        self.health.watch(self.team.all_reduce(loss.detach()))
+        return losses, loss
 
-    def touched(self) -> list[Tensor]:
-        """All that a step writes but its counters: weights, buffers and momenta. These are made here, or laid out anew,
-        so that each lies in memory as its weights do: the fused optimizer goes through both side by side."""
-        parameters, momenta = list(self.model.parameters()), []
-        for parameter in parameters if self.optimizer.defaults["momentum"] else ():
-            state, momentum = self.optimizer.state[parameter], torch.zeros_like(parameter)
-            if state.get("momentum_buffer") is not None:
-                momentum.copy_(state["momentum_buffer"])
-            state["momentum_buffer"] = momentum
-            momenta.append(momentum)
-        return [*(parameter.detach() for parameter in parameters), *self.model.buffers(), *momenta]
+    def follow(self, losses: Losses, loss: Tensor, y: Tensor) -> None:
+        """What a step leaves behind: the average, the class table, the strategy's own notes, and its health."""
+        if self.average is not None:
+            self.average.follow()
+        tally(self.stats, losses, y)
+        observe = getattr(self.strategy, "observe", None)
+        if observe:
+            with torch.no_grad():
+                observe(losses, y, self.team)
+        self.health.watch(self.team.all_reduce(loss.detach()))
 
 
 @dataclass(frozen=True)
@@ -79,7 +123,7 @@ class ValidStep:
     because accuracy under a KL attack is not robust accuracy. The model is expected in evaluation mode.
     """
 
-    view: Callable[[], Classifier]
+    attacked: Callable[[], Classifier]
     context: Callable[[torch.device], AbstractContextManager[object]]
     memory_format: torch.memory_format
     objective: Objective
@@ -93,12 +137,12 @@ class ValidStep:
         own = index[self.team.share(len(index))]
         y = self.data.y[own]
         if len(own) == 0:  # a last batch with fewer images than processes; not every model takes none
-            self.stats.add(y, **dict.fromkeys(COLUMNS, y))
+            self.stats.add(y)
             return
         x = to_float(self.data.x[own]).contiguous(memory_format=self.memory_format)
         source = self.team.draws(self.generator, len(index))
         with self.context(x.device), values_known():
-            model = self.view()
+            model = self.attacked()
             x_adv = self.objective.perturb(model, x, y, generator=source)
             attacked = self.attack(model, x, y, generator=source)
             with torch.no_grad():
@@ -107,61 +151,36 @@ class ValidStep:
         tally(self.stats, losses, y)
 
 
+def draw_targets(targets: Tensor, y: Tensor, source: rng.Source) -> Tensor:
+    """For each label the class that its attack aims at, by the probabilities of its row; -1 where that is all zeros."""
+    rows = targets[y]
+    aims = draw_classes(rows, rng.uniform(torch.empty_like(y, dtype=rows.dtype), source))
+    return torch.where(rows.sum(1) > 0, aims, -1)
+
+
 def tally(stats: ClassStats, losses: Losses, y: Tensor) -> None:
     """Add a batch to the class table."""
-    stats.add(
-        y,
-        natural_loss=losses.natural.detach(),
-        robust_loss=losses.robust.detach(),
-        natural_correct=losses.natural_logits.argmax(1) == y,
-        robust_correct=losses.robust_logits.argmax(1) == y,
-    )
+    stats.add(y, **{name: MEASURES[name](losses, y) for name in stats.columns})
 
 
-class Health:
-    """Remembers, on the device, the first step of an epoch whose loss was not finite, and the weights before it."""
+def _margin(losses: Losses, y: Tensor) -> Tensor:
+    probabilities, label = losses.robust_logits.detach().softmax(1), y[:, None]
+    other = probabilities.scatter(1, label, -torch.inf).amax(1)
+    return other - probabilities.gather(1, label).squeeze(1)
 
-    def __init__(self, model: Classifier, device: torch.device) -> None:
-        self._parameters = list(model.parameters())
-        self._steps = torch.zeros((), dtype=torch.int64, device=device)
-        self._first_bad = torch.zeros((), dtype=torch.int64, device=device)
-        self._norm, self._start_norm, self._bad_norm = torch.zeros(3, device=device).unbind()
 
-    def reset(self, steps: int = 0) -> None:
-        """Start an epoch, or go on after so many steps of it."""
-        self._steps.fill_(steps)
-        self._first_bad.fill_(-1)
-        self._norm.copy_(self._weight_norm())
-        self._start_norm.copy_(self._norm)
+def _one_hot(logits: Tensor) -> Tensor:
+    return torch.nn.functional.one_hot(logits.argmax(1), logits.shape[1])
 
-    def watch(self, loss: Tensor) -> None:
-        """Note a step that has been taken."""
-        self._steps += 1
-        bad = ~loss.detach().isfinite() & (self._first_bad < 0)
-        self._first_bad.copy_(torch.where(bad, self._steps, self._first_bad))
-        self._bad_norm.copy_(torch.where(bad, self._norm, self._bad_norm))
-        self._norm.copy_(self._weight_norm())
 
-    def complaint(self, team: Team = ALONE) -> str | None:
-        """What went wrong in this epoch, and why most likely; None if nothing did. Waits for the device.
-
-        The processes of a `team` must hold the same weights; their norms may differ by rounding, between machines.
-        """
-        step = int(self._first_bad)
-        if step < 0 and not team.alone:
-            apart = ~torch.isclose(team.broadcast(self._norm), self._norm, rtol=1e-5)
-            if int(team.all_reduce(apart.long())):
-                return (
-                    f"step {int(self._steps)}: the processes no longer hold the same weights. Only the step may write "
-                    "them: a model that changes its own cannot be trained by several processes"
-                )
-        if step < 0:
-            return None
-        if float(self._bad_norm) < 10 * float(self._start_norm):
-            cause = "the weights were still sound, so look at the model (does it overflow?) and at the data"
-        else:
-            cause = "the weights had blown up before it, so the learning rate is likely too high"
-        return f"step {step}: the loss is not finite; {cause}"
-
-    def _weight_norm(self) -> Tensor:
-        return torch.nn.utils.get_total_norm([parameter.detach() for parameter in self._parameters])
+MEASURES: dict[str, Callable[[Losses, Tensor], Tensor]] = {
+    "natural_loss": lambda losses, y: losses.natural.detach(),
+    "robust_loss": lambda losses, y: losses.robust.detach(),
+    "natural_correct": lambda losses, y: losses.natural_logits.argmax(1) == y,
+    "robust_correct": lambda losses, y: losses.robust_logits.argmax(1) == y,
+    "robust_margin": _margin,
+    "natural_predictions": lambda losses, y: _one_hot(losses.natural_logits),
+    "robust_predictions": lambda losses, y: _one_hot(losses.robust_logits),
+    "natural_probabilities": lambda losses, y: losses.natural_logits.detach().softmax(1),
+    "robust_probabilities": lambda losses, y: losses.robust_logits.detach().softmax(1),
+}

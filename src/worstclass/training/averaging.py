@@ -1,0 +1,132 @@
+"""Averages of the weights over a run: what is validated, selected and shipped in the place of the raw weights."""
+
+import copy
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import torch
+from torch import Tensor
+
+from worstclass.stats import ClassStats
+from worstclass.types import Classifier, Stateful
+
+
+class Average(Stateful, Protocol):
+    """Weights that follow those of a model: `model` holds them."""
+
+    model: Classifier
+    gated: bool  # wants the raw weights' validation table after each epoch
+
+    def follow(self) -> None:
+        """After a step, inside of it: nothing may wait for the device."""
+
+    def end_epoch(self, raw: ClassStats | None) -> None:
+        """After an epoch, with the validation table of the raw weights if it is `gated`."""
+
+
+class AverageRule(Protocol):
+    """Which average, and its settings."""
+
+    def make(self, model: Classifier) -> Average: ...
+
+
+@dataclass(frozen=True)
+class EMA:
+    """An exponential moving average, step by step. Its decay after s steps is at most (1 + s) / (10 + s), so that the
+    first weights are soon forgotten."""
+
+    decay: float = 0.999
+
+    def make(self, model: Classifier) -> Average:
+        return _StepAverage(model, self.decay)
+
+
+@dataclass(frozen=True)
+class FAWA:
+    """CFA's fairness-aware weight average: an exponential moving average, epoch by epoch, over those epochs alone whose
+    raw weights hold a worst class of at least `threshold` on validation. Until there is one it is the raw weights."""
+
+    decay: float = 0.85
+    threshold: float = 0.2
+
+    def make(self, model: Classifier) -> Average:
+        return _GatedAverage(model, self.decay, self.threshold)
+
+
+class _Pairs:
+    """The tensors of an average and of the model that it follows. BatchNorm's statistics are averaged as weights are;
+    counters are copied."""
+
+    def __init__(self, average: Classifier, model: Classifier) -> None:
+        own, live = ([*each.parameters(), *each.buffers()] for each in (average, model))
+        pairs = [(one.detach(), other.detach()) for one, other in zip(own, live, strict=True)]
+        self._own = [one for one, _ in pairs if one.is_floating_point()]
+        self._live = [other for one, other in pairs if one.is_floating_point()]
+        self._counters = [(one, other) for one, other in pairs if not one.is_floating_point()]
+
+    def move(self, share: Tensor) -> None:
+        """Move the average by this share of the way to the model, a tensor so that nothing waits for it."""
+        way = torch._foreach_sub(self._live, self._own)
+        torch._foreach_mul_(way, share)
+        torch._foreach_add_(self._own, way)
+        for own, live in self._counters:
+            own.copy_(live)
+
+
+def _twin(model: Classifier) -> Classifier:
+    return copy.deepcopy(model).requires_grad_(False).eval()
+
+
+class _StepAverage:
+    gated = False
+
+    def __init__(self, model: Classifier, decay: float) -> None:
+        self.model, self._decay = _twin(model), decay
+        self._steps = torch.zeros((), dtype=torch.int64, device=next(model.parameters()).device)
+        self._pairs = _Pairs(self.model, model)
+
+    def follow(self) -> None:
+        steps = self._steps.double()
+        decay = ((1 + steps) / (10 + steps)).clamp_max(self._decay)
+        self._pairs.move(1 - decay)
+        self._steps += 1
+
+    def end_epoch(self, raw: ClassStats | None) -> None:
+        return
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"steps": self._steps} | {f"model.{name}": value for name, value in self.model.state_dict().items()}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        _load(self.model, self._steps, state)
+
+
+class _GatedAverage:
+    gated = True
+
+    def __init__(self, model: Classifier, decay: float, threshold: float) -> None:
+        self.model, self._decay, self._threshold = _twin(model), decay, threshold
+        self._steps = torch.zeros((), dtype=torch.int64, device=next(model.parameters()).device)
+        self._pairs = _Pairs(self.model, model)
+
+    def follow(self) -> None:
+        return
+
+    def end_epoch(self, raw: ClassStats | None) -> None:
+        assert raw is not None
+        holds = float(raw.mean("robust_correct").min()) >= self._threshold
+        if holds or int(self._steps) == 0:
+            share = 1 - self._decay if int(self._steps) else 1.0
+            self._pairs.move(torch.tensor(share, device=self._steps.device))
+        self._steps += int(holds)
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"steps": self._steps} | {f"model.{name}": value for name, value in self.model.state_dict().items()}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        _load(self.model, self._steps, state)
+
+
+def _load(model: Classifier, steps: Tensor, state: dict[str, Any]) -> None:
+    steps.copy_(state["steps"])
+    model.load_state_dict({name.removeprefix("model."): state[name] for name in state if name.startswith("model.")})
