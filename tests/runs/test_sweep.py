@@ -208,8 +208,22 @@ def test_methods_over_a_recipe() -> None:
 
 def test_a_recipe_with_a_mistake_is_named(tmp_path: Path) -> None:
     (tmp_path / "mine.toml").write_text('method = "trades"\neta = 0.5')
-    with pytest.raises(UserError, match=r"mine\.toml: eta belongs to method 'wat'; the method here is 'trades'"):
-        expanded(recipes=[str(tmp_path / "mine.toml")], grid={"method": ["wat"]})
+    with pytest.raises(
+        UserError, match=r"mine\.toml as mine: eta belongs to method 'wat'; the method here is 'trades'"
+    ):
+        expanded(recipes=[str(tmp_path / "mine.toml")], grid={"seed": [1, 2]})
+
+
+def test_the_grid_may_complete_a_recipe(tmp_path: Path) -> None:
+    (tmp_path / "cat.toml").write_text('method = "fixed"\nfocus_class = 3')
+    found = expanded(recipes=[str(tmp_path / "cat.toml")], grid={"focus_weight": [0.1, 0.25]})
+    assert [job.name for job in found] == ["cat-focus_weight0.1-seed1", "cat-focus_weight0.25-seed1"]
+
+
+def test_a_key_of_another_owner_than_the_method() -> None:
+    grid = {"average": ["none", "ema"], "ema_decay": [0.99, 0.999], "method": ["trades"]}
+    names = ["average-none", "average-ema-ema_decay0.99", "average-ema-ema_decay0.999"]
+    assert [job.group for job in expanded(grid=grid)] == [f"trades-{name}" for name in names]
 
 
 def test_the_example_and_the_page_about_it() -> None:

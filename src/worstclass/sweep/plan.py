@@ -115,8 +115,6 @@ def expand(sweep: Sweep, out: Path) -> list[Job]:
     for recipe in sweep.recipes or (None,):
         name = "" if recipe is None else Path(recipe).name.removesuffix(".toml")
         values = {} if recipe is None else read_recipe(recipe)
-        if recipe is not None:
-            make_config(values, recipe)  # a mistake of the file itself is told as such
         for point in _points(sweep.grid):
             here = {**values, **sweep.set, **point}
             swept = {key: value for key, value in point.items() if is_used(key, here, DEFAULTS)}
@@ -128,7 +126,8 @@ def expand(sweep: Sweep, out: Path) -> list[Job]:
             parts += [_part(key, value) for key, value in swept.items() if key not in ("method", "seed")]
             group = "-".join(parts)
             fixed = {key: value for key, value in sweep.set.items() if is_used(key, here, DEFAULTS)}
-            config = make_config(merge(values, fixed | swept), group)
+            where = group if recipe is None else f"{recipe} as {group}"
+            config = make_config(merge(values, fixed | swept), where)
             jobs[same] = Job(group, out / f"{group}-seed{config.seed}", config)
     _check(sweep, list(jobs.values()))
     return list(jobs.values())
