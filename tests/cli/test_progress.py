@@ -163,7 +163,7 @@ def test_sigterm_stops_an_evaluation(tmp_path: Path) -> None:
 
 
 def test_sigterm_stops_a_sweep(tmp_path: Path) -> None:
-    write_sweep(tmp_path / "sweep.toml", 'methods = ["trades"]', epochs=5000)
+    write_sweep(tmp_path / "sweep.toml", '[grid]\nmethod = ["trades"]', epochs=5000)
     code, out, err = stop(["sweep", "sweep.toml", "--serial", "--out", "out"], "training epoch", tmp_path)
     assert (code, err) == (128 + signal.SIGTERM, "")
     assert out.endswith("\nStopped. The same command goes on where it stopped.\n")

@@ -12,5 +12,5 @@ WAYS: dict[str, dict[str, Any]] = {
     "fast bf16 deterministic": {"fast": True, "precision": "bf16", "deterministic": True},
 }
 PARTS = ("ema", "awp", "awp/4", "tables")
-"""Parts of a step to add, "fast bf16 + ema": averaged weights; weight perturbation, its direction by all or a quarter of
-the batch; K x K tables."""
+"""Parts of a step to add, "fast bf16 + ema": averaged weights; weight perturbation, by all of a batch or by a quarter;
+K x K tables."""
