@@ -112,9 +112,7 @@ class Config(BaseModel):
     )
     awp_gamma: NotNegative = Field(0.0, description="adversarial weight perturbation, as a share of the weights' norm")
     awp_warmup: Whole = Field(0, ge=0, description="epochs without weight perturbation")
-    awp_share: Annotated[Number, Field(gt=0, le=1)] = Field(
-        1.0, description="share of a batch by which its direction is found; less than 1 is cheaper"
-    )
+    awp_every: Whole = Field(1, ge=1, description="weights are perturbed in every so many steps")
     init: str | None = Field(None, description="run whose selected weights training starts from")
     crop_padding: Whole = Field(
         4, ge=0, le=1024, description="zero padding before the random crop, in pixels; 0: no crop"
@@ -269,7 +267,7 @@ class Config(BaseModel):
             optimizer=sgd if self.optimizer == "sgd" else AdamW(weight_decay=self.weight_decay),
             clip_grad_norm=self.clip_grad_norm,
             average=averages[self.average],
-            awp=AWPRule(self.awp_gamma, self.awp_warmup, self.awp_share) if self.awp_gamma else None,
+            awp=AWPRule(self.awp_gamma, self.awp_warmup, self.awp_every) if self.awp_gamma else None,
             radius_warmup=self.radius_warmup,
             attack_steps=AttackSteps(steps, sizes, self.attack_milestones) if self.early_attack_steps else None,
             augment=Augment(crop_padding=self.crop_padding, flip=self.flip),

@@ -24,7 +24,7 @@ OWNERS: dict[str, tuple[str, tuple[str, ...]]] = {
     "fawa_decay": ("average", ("fawa",)),
     "fawa_threshold": ("average", ("fawa",)),
     "awp_warmup": ("awp_gamma", ()),
-    "awp_share": ("awp_gamma", ()),
+    "awp_every": ("awp_gamma", ()),
     "radius_warmup": _ATTACKED,
     "attack_steps": _ATTACKED,
     "early_attack_steps": _ATTACKED,

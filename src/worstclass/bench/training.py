@@ -68,7 +68,7 @@ def bench_training(
             augment=Augment(crop_padding=4, flip=True),
             valid_attack=PGD(eps=EPS, steps=1, step_size=EPS),
             average=EMA() if "ema" in parts else None,
-            awp=AWPRule(0.005, share=0.25 if "awp/4" in parts else 1.0) if {"awp", "awp/4"} & {*parts} else None,
+            awp=AWPRule(0.005) if "awp" in parts else None,
         )
         network = make_model(model, num_classes=CLASSES, in_channels=3)
         strategy: Any = uniform(CLASSES)

@@ -11,16 +11,20 @@ from worstclass.types import Classifier
 
 @dataclass(frozen=True)
 class AWPRule:
-    """How far each layer is moved, as a share `gamma` of its norm; after how many epochs that begins; and of which
-    share of a batch the direction is taken: all of it is the published way, a part of it costs as much less."""
+    """How far each layer is moved, as a share `gamma` of its norm; after how many epochs that begins; and in every how
+    many steps it is done: 1 is the published way, more cost as much less."""
 
     gamma: float
     warmup: int = 0
-    share: float = 1.0
+    every: int = 1
 
     def __post_init__(self) -> None:
-        if not 0 < self.share <= 1:
-            raise UserError(f"awp_share is a share of the batch, in (0, 1], not {self.share:g}.")
+        if self.every < 1:
+            raise UserError(f"awp_every is a number of steps, at least 1, not {self.every}.")
+
+    def perturbs(self, epoch: int, step: int) -> bool:
+        """Whether a step of an epoch, both counted from 1, is taken from perturbed weights."""
+        return epoch > self.warmup and (step - 1) % self.every == 0
 
 
 class AWP:
@@ -30,10 +34,6 @@ class AWP:
     def __init__(self, model: Classifier, rule: AWPRule) -> None:
         self.rule, self._model = rule, model
         self._saved = [buffer.clone() for buffer in model.buffers()]
-
-    def rows(self, total: int) -> slice:
-        """Those of a batch by which the direction is found."""
-        return slice(max(1, round(self.rule.share * total)))
 
     @torch.no_grad()
     def save(self) -> None:

@@ -84,8 +84,7 @@ class TrainStep:
             self.optimizer.step()
             return losses, loss
         self.awp.save()
-        rows = self.awp.rows(len(x))
-        self.backward(x[rows], x_adv[rows], y[rows], batch)
+        self.backward(x, x_adv, y, batch)
         moved = self.awp.ascend()
         losses, loss = self.backward(x, x_adv, y, batch)
         self.optimizer.step()
