@@ -156,7 +156,7 @@ def _validate(
     with rng.global_generators(step.data.y.device) as set_seed:
         set_seed(rng.derive_seed(seed, "valid model", epoch, *step.team.apart))
         for index in feed.batches(torch.arange(len(feed)), batch_size):
-            work.take(at, number)(index)
+            take(index)
     return step.stats.copy()
 
 
