@@ -47,8 +47,8 @@ class Work:
         return len(self.feed) // self.plan.batch_size_for(len(self.feed))
 
     def take(self, at: Progress, number: int = 1) -> Callable[[Tensor], None]:
-        """How the engine takes step `number` of an epoch at that point of the run. Where the step itself changes on the way, it is
-        captured once for each form, when that is first needed."""
+        """How the engine takes step `number` of an epoch at that point of the run. Where the step itself changes on the
+        way, it is captured once for each form, when that is first needed."""
         schedule, awp = self.plan.attack_steps, self.plan.awp
         phase = schedule.phase(at) if schedule else -1
         perturbed = awp is not None and awp.perturbs(at.epoch, number)
