@@ -211,7 +211,7 @@ def test_the_checkpoint_holds_everything(data: Path, tmp_path: Path) -> None:
     run = train_run(tiny_config(data, epochs=2), tmp_path / "run")
     tensors, header = load_tensors(run.folder / LAST)
     assert header["epoch"] == 2
-    assert {name.split(".")[0] for name in tensors} == {"model", "optimizer", "strategy", "selected"}
+    assert {name.split(".")[0] for name in tensors} == {"model", "optimizer", "strategy", "epoch", "selected"}
     momenta = [name for name in tensors if name.startswith("optimizer.")]
     assert len(momenta) == len(list(run.load_model()[0].parameters()))
     costs = torch.tensor([line["class_costs"] for line in run.log], dtype=torch.float64).sum(0)
