@@ -6,7 +6,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from worstclass.config import make_config, read_recipe
+from worstclass.config import load_config
 from worstclass.runs.run import Run
 from worstclass.runs.train import train_run
 
@@ -34,7 +34,7 @@ def main(folder: Path, epochs: int = 3) -> Run:
     """Write the file and train WAT on it, by a shipped recipe with a few keys replaced."""
     write_npz(folder / "stripes.npz")
     changes = {"data": f"npz:{folder / 'stripes.npz'}", "epochs": epochs, "eps": "8/255", "attack_step_size": 0.007}
-    config = make_config(read_recipe("fashion-mini-wat") | changes)
+    config = load_config("fashion-mini-wat", **changes)
     run = train_run(config, folder / "run")
     for line in run.log:
         valid = line["valid"]

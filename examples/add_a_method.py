@@ -1,76 +1,79 @@
 """Add a method: a class strategy of your own, trained through `worstclass.fit`, or by name through recipes."""
 
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import torch
 
-import worstclass
-from worstclass.attacks import trades_attack
-from worstclass.config import make_config, read_recipe
-from worstclass.data import Images, open_source, split_validation
-from worstclass.evaluation.targets import evaluate_target, run_target
-from worstclass.methods import METHODS, Method
-from worstclass.report import load_results, write_report
-from worstclass.runs.train import train_run
+import worstclass as wc
 
 
-class Focal:
-    """A sample of class k weighs K * softmax(sharpness * robust error)_k, from the last validation alone."""
+class DAFA:
+    """DAFA's rule (Lee et al., 2024): from the probabilities under attack of one epoch of training, weight and radius
+    move from each class to the harder ones that it is confused with. The weights of all classes still sum to K.
 
-    source: Literal["train", "valid"] = "valid"
+    With S_ij the mean probability of class j for images of class i,
+    W_i = 1 + strength * sum_{j != i} (S_ij S_jj where S_ii < S_jj, else -S_ji S_ii).
+    """
 
-    def __init__(self, num_classes: int, *, sharpness: float) -> None:
-        self.sharpness = sharpness
-        self.robust_error = torch.zeros(num_classes, dtype=torch.float64)
-        self.weights = worstclass.ClassWeights.uniform(num_classes)
+    tables = ("robust_probabilities",)  # asks for this K x K table beside the usual columns
 
-    def update(self, stats: worstclass.ClassStats) -> None:
-        self.robust_error.copy_(1 - stats.mean("robust_correct"))  # an absent class counts as average
+    def __init__(self, num_classes: int, *, strength: float = 1.0, warmup: int = 8) -> None:
+        self.strength, self.warmup, self.epoch = strength, warmup, 0
+        self.by_class = torch.ones(num_classes, dtype=torch.float64)
+        self.weights = wc.ClassWeights.uniform(num_classes)
+
+    def update(self, train: wc.ClassStats, valid: wc.ClassStats) -> None:
+        self.epoch += 1
+        if self.epoch == self.warmup:
+            taken_for = train.matrix("robust_probabilities")
+            right = taken_for.diagonal()
+            given = torch.where(right[:, None] < right, taken_for * right, -taken_for.T * right[:, None])
+            self.by_class.copy_(1 + self.strength * given.fill_diagonal_(0).sum(1))
         self._write()
 
     def state_dict(self) -> dict[str, Any]:
-        return {"robust_error": self.robust_error}
+        return {"epoch": self.epoch, "by_class": self.by_class}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        self.robust_error.copy_(state["robust_error"])
+        self.epoch = state["epoch"]
+        self.by_class.copy_(state["by_class"])
         self._write()
 
     def _write(self) -> None:
-        by_class = len(self.robust_error) * torch.softmax(self.sharpness * self.robust_error, 0)
-        self.weights.set(natural=by_class, robust=by_class)  # in place: the storage never changes
+        self.weights.set(natural=self.by_class, radius_scale=self.by_class)  # in place: the storage never changes
 
 
-METHODS["focal"] = Method("Focal", lambda config, counts: Focal(len(counts), sharpness=1.0))
+wc.METHODS["my-dafa"] = wc.Method("My DAFA", lambda config, counts: DAFA(len(counts), warmup=2 * config.epochs // 3))
 
 
 def compare(folder: Path, attack: str = "pgd-20", **settings: object) -> Path:
     """Train it and TRADES by recipes, attack both, and write the report that compares them."""
-    for method in ("trades", "focal"):
-        recipe = read_recipe("fashion-mini-trades") | {"method": method} | settings
-        run = train_run(make_config(recipe), folder / method)
-        evaluate_target(run_target(run), [attack], run.folder)
-    write_report(load_results([folder / "trades", folder / "focal"]), folder / "report.html")
+    for method in ("trades", "my-dafa"):
+        config = wc.load_config("fashion-mini-trades", method=method, **settings)
+        run = wc.train_run(config, folder / method)
+        wc.evaluate_target(wc.run_target(run), [attack], run.folder)
+    wc.write_report(wc.load_results([folder / "trades", folder / "my-dafa"]), folder / "report.html")
     return folder / "report.html"
 
 
-def main(epochs: int = 12, limit: int | None = None, sharpness: float = 1.0) -> worstclass.ClassWeights:
+def main(epochs: int = 12, limit: int | None = None, strength: float = 1.0) -> wc.ClassWeights:
     """Train on the first `limit` images and return the last weights."""
-    source = open_source("fashion-mini")
-    train, valid = split_validation(source.read("train"), source.num_classes, 1 / 11)
-    train, valid = Images(train.x[:limit], train.y[:limit]), Images(valid.x[:limit], valid.y[:limit])
-    strategy: worstclass.ClassStrategy = Focal(source.num_classes, sharpness=sharpness)
-    objective = worstclass.Trades(beta=6, attack=trades_attack(eps=0.1, steps=7, step_size=0.03))
-    plan = worstclass.Plan(
+    source = wc.open_source("fashion-mini")
+    train, valid = wc.split_validation(source.read("train"), source.num_classes, 1 / 11)
+    train, valid = wc.Images(train.x[:limit], train.y[:limit]), wc.Images(valid.x[:limit], valid.y[:limit])
+    strategy: wc.ClassStrategy = DAFA(source.num_classes, strength=strength, warmup=2 * epochs // 3)
+    objective = wc.Trades(beta=6, attack=wc.trades_attack(eps=0.1, steps=7, step_size=0.03))
+    plan = wc.Plan(
         epochs=epochs,
         batch_size=128,
         lr=0.1,
-        lr_milestones=(0.75, 0.9),
-        valid_attack=worstclass.PGD(eps=0.1, steps=20, step_size=0.025),
+        schedule=wc.Piecewise((0.75, 0.9)),
+        valid_attack=wc.PGD(eps=0.1, steps=20, step_size=0.025),
     )
-    model = worstclass.make_model("small-cnn", num_classes=source.num_classes, in_channels=1, seed=plan.seed)
-    state = worstclass.new_state(model, strategy, plan)
-    for record in worstclass.fit(state, train, valid, objective, plan):
+    model = wc.make_model("small-cnn", num_classes=source.num_classes, in_channels=1, seed=plan.seed)
+    state = wc.new_state(model, strategy, plan)
+    for record in wc.fit(state, train, valid, objective, plan):
         accuracy = record.valid.mean("robust_correct")
         worst, heaviest = int(accuracy.argmin()), int(strategy.weights.natural.argmax())
         print(

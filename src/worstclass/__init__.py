@@ -12,10 +12,15 @@ __version__ = "0.1.0"
 
 __all__ = [
     "CSL",
+    "EMA",
+    "FAWA",
     "FRL",
     "METHODS",
     "PGD",
+    "SGD",
     "WAT",
+    "AWPRule",
+    "AdamW",
     "Attack",
     "Augment",
     "ClassHedge",
@@ -24,6 +29,7 @@ __all__ = [
     "ClassWeights",
     "Classifier",
     "Config",
+    "Cosine",
     "Engine",
     "Fixed",
     "Hedge",
@@ -33,6 +39,8 @@ __all__ = [
     "Method",
     "Natural",
     "Objective",
+    "OneCycle",
+    "Piecewise",
     "Plan",
     "Run",
     "Trades",
@@ -70,7 +78,20 @@ if TYPE_CHECKING:
     from worstclass.runs.train import train_run
     from worstclass.stats import ClassStats
     from worstclass.strategies import CSL, FRL, WAT, ClassHedge, Fixed, Hedge
-    from worstclass.training import Engine, Plan, fit, new_state
+    from worstclass.training import (
+        EMA,
+        FAWA,
+        SGD,
+        AdamW,
+        AWPRule,
+        Cosine,
+        Engine,
+        OneCycle,
+        Piecewise,
+        Plan,
+        fit,
+        new_state,
+    )
     from worstclass.types import Attack, Classifier, ClassStrategy, ClassWeights, Losses, Objective
 else:
     __getattr__ = importer(
@@ -89,7 +110,7 @@ else:
             "runs.train": "train_run",
             "stats": "ClassStats",
             "strategies": "CSL FRL WAT ClassHedge Fixed Hedge",
-            "training": "Engine Plan fit new_state",
+            "training": "EMA FAWA SGD AWPRule AdamW Cosine Engine OneCycle Piecewise Plan fit new_state",
             "types": "Attack Classifier ClassStrategy ClassWeights Losses Objective",
         },
     )

@@ -10,12 +10,22 @@ from importlib import resources
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeVar
 
-from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, model_validator
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    TypeAdapter,
+    ValidationError,
+    model_validator,
+)
 
 from worstclass.errors import UserError, shown, unknown
 from worstclass.files import clean_errors, read_text
-from worstclass.methods import METHODS, check_method
+from worstclass.methods import METHODS, ObjectiveName, check_method
 from worstclass.names import Norm, check_data_name, check_model_name
+from worstclass.owners import check_owners, is_used
 from worstclass.radius import check_radius, trades_step
 
 if TYPE_CHECKING:  # what needs torch is imported where it is made: a recipe is checked without
@@ -26,7 +36,6 @@ if TYPE_CHECKING:  # what needs torch is imported where it is made: a recipe is 
 
 MethodName = Annotated[str, AfterValidator(check_method)]
 Select = Literal["worst-accuracy", "worst-loss", "average", "last"]
-ObjectiveName = Literal["natural", "pgd-at", "trades"]
 Model = TypeVar("Model", bound=BaseModel)
 MAX_RECIPE = 2**15  # bytes of a recipe or a sweep; a key of n dots costs n * n to read
 
@@ -103,6 +112,7 @@ class Config(BaseModel):
     )
     awp_gamma: NotNegative = Field(0.0, description="adversarial weight perturbation, as a share of the weights' norm")
     awp_warmup: Whole = Field(0, ge=0, description="epochs without weight perturbation")
+    awp_every: Whole = Field(1, ge=1, description="weights are perturbed in every so many steps")
     init: str | None = Field(None, description="run whose selected weights training starts from")
     crop_padding: Whole = Field(
         4, ge=0, le=1024, description="zero padding before the random crop, in pixels; 0: no crop"
@@ -125,15 +135,15 @@ class Config(BaseModel):
         "and eps/4 for frl-rwrm",
     )
     beta: NotNegative = Field(6.0, description="weight beta of the KL term of TRADES")
-    eta: Positive = Field(0.1, description="learning rate eta of Hedge (wat)")
+    eta: Positive = Field(0.1, description="learning rate eta of Hedge")
     variant: Literal["paper", "reference"] = Field("paper", description="wat as in the paper, or as in its public code")
-    class_weights: tuple[NotNegative, ...] | None = Field(None, description="w_1..w_K, summing to 1 (fixed)")
-    focus_class: Whole | None = Field(None, ge=0, description="index of the class that gets focus_weight (fixed)")
-    focus_weight: Share | None = Field(None, description="w_c of focus_class; the others share the rest (fixed)")
-    frl_tau: NotNegative = Field(0.05, description="allowed gap to the mean, tau_1 = tau_2 (frl)")
-    frl_rate: Positive = Field(0.05, description="step of the multipliers, alpha_1 = alpha_2 (frl)")
-    frl_margin_rate: Positive = Field(0.2, description="step of the radius multipliers (frl-rwrm)")
-    csl_rate: Positive = Field(0.05, description="step alpha of the class costs (csl)")
+    class_weights: tuple[NotNegative, ...] | None = Field(None, description="w_1..w_K, summing to 1")
+    focus_class: Whole | None = Field(None, ge=0, description="index of the class that gets focus_weight")
+    focus_weight: Share | None = Field(None, description="w_c of focus_class; the others share the rest")
+    frl_tau: NotNegative = Field(0.05, description="allowed gap to the mean, tau_1 = tau_2")
+    frl_rate: Positive = Field(0.05, description="step of the multipliers, alpha_1 = alpha_2")
+    frl_margin_rate: Positive = Field(0.2, description="step of the radius multipliers")
+    csl_rate: Positive = Field(0.05, description="step alpha of the class costs")
     select: Select = Field(
         "worst-accuracy", description="which epoch to keep, judged on validation; worst-loss is the paper's"
     )
@@ -141,16 +151,16 @@ class Config(BaseModel):
 
     @model_validator(mode="after")
     def _consistent(self) -> "Config":
+        for key in METHODS[self.method].keys:
+            if key not in Config.model_fields:
+                raise unknown(f"key of method '{self.method}'", key, Config.model_fields)
+        check_owners([key for key in DEFAULTS if key in self.model_fields_set], self.__dict__, DEFAULTS)
         if self.method == "fixed":
             focused = self.focus_class is not None and self.focus_weight is not None
             if focused == (self.class_weights is not None):
                 raise ValueError("method 'fixed' needs either class_weights, or focus_class and focus_weight")
             if self.class_weights is not None and abs(sum(self.class_weights) - 1) > 1e-6:
                 raise ValueError(f"class_weights must sum to 1, not {sum(self.class_weights):g}")
-        elif not (self.class_weights is None and self.focus_class is None and self.focus_weight is None):
-            raise ValueError("class_weights, focus_class and focus_weight belong to method 'fixed'")
-        if self.method in ("natural", "pgd-at", "trades") and self.objective not in (None, self.method):
-            raise ValueError(f"objective '{self.objective}' contradicts method '{self.method}'")
         check_radius(self.eps, self.norm)
         if len(self.early_attack_steps) != len(self.attack_milestones):
             raise ValueError("early_attack_steps and attack_milestones go together, one milestone for each number")
@@ -179,10 +189,16 @@ class Config(BaseModel):
     @property
     def base_objective(self) -> ObjectiveName:
         """The base loss: the one given, or the method's own."""
-        if self.objective is not None:
-            return self.objective
-        own: dict[str, ObjectiveName] = {"natural": "natural", "pgd-at": "pgd-at"}
-        return own.get(self.method, "trades")
+        return self.objective or METHODS[self.method].objective
+
+    @property
+    def used_keys(self) -> tuple[str, ...]:
+        """The keys that it uses; the others, of another method say, have their defaults."""
+        return tuple(key for key in Config.model_fields if is_used(key, self.__dict__, DEFAULTS))
+
+    def recipe(self) -> dict[str, Any]:
+        """The keys that it uses, as plain JSON that `make_config` reads back to an equal configuration."""
+        return self.model_dump(mode="json", include=set(self.used_keys), exclude_none=True)
 
     @property
     def step_size(self) -> float:
@@ -251,13 +267,16 @@ class Config(BaseModel):
             optimizer=sgd if self.optimizer == "sgd" else AdamW(weight_decay=self.weight_decay),
             clip_grad_norm=self.clip_grad_norm,
             average=averages[self.average],
-            awp=AWPRule(self.awp_gamma, self.awp_warmup) if self.awp_gamma else None,
+            awp=AWPRule(self.awp_gamma, self.awp_warmup, self.awp_every) if self.awp_gamma else None,
             radius_warmup=self.radius_warmup,
             attack_steps=AttackSteps(steps, sizes, self.attack_milestones) if self.early_attack_steps else None,
             augment=Augment(crop_padding=self.crop_padding, flip=self.flip),
             valid_attack=validation_pgd(eps=self.eps, norm=self.norm),
             seed=self.seed,
         )
+
+
+DEFAULTS: dict[str, Any] = {key: field.default for key, field in Config.model_fields.items()}
 
 
 def recipe_names() -> list[str]:
@@ -313,9 +332,26 @@ def make_config(values: Mapping[str, Any], where: str = "") -> Config:
     return validate(Config, values, where)
 
 
-def load_config(recipe: str, **settings: Any) -> Config:
+def parse_value(key: str, value: object) -> Any:
+    """A value of one key, validated as in a recipe."""
+    field = Config.model_fields[key]
+    kind: Any = Annotated[field.annotation, field]
+    try:
+        return TypeAdapter(kind).validate_python(value)
+    except ValidationError as error:
+        raise UserError(_explain(key, error.errors()[0])) from None
+
+
+def merge(recipe: Mapping[str, Any], settings: Mapping[str, Any]) -> dict[str, Any]:
+    """A recipe's keys under settings. What belonged to a value that they replace, the old method say, is left out."""
+    merged = {**recipe, **settings}
+    lost = {key for key in recipe if is_used(key, recipe, DEFAULTS) and not is_used(key, merged, DEFAULTS)}
+    return {key: value for key, value in merged.items() if key in settings or key not in lost}
+
+
+def load_config(recipe: str, /, **settings: Any) -> Config:
     """A recipe, by its name or its path, with settings of your own: `load_config("cifar10-resnet18-wat", seed=2)`."""
-    return make_config(read_recipe(recipe) | settings, "" if settings else recipe)
+    return make_config(merge(read_recipe(recipe), settings), "" if settings else recipe)
 
 
 def validate(kind: type[Model], values: Mapping[str, Any], where: str = "") -> Model:
@@ -333,20 +369,21 @@ def validate(kind: type[Model], values: Mapping[str, Any], where: str = "") -> M
 
 
 def differing_keys(*configs: Config) -> list[str]:
-    """The keys in which configurations differ."""
-    return [key for key in Config.model_fields if len({getattr(config, key) for config in configs}) > 1]
+    """The keys in which configurations differ that use them: WAT and TRADES differ in the method, and not in eta."""
+    used = [(config, config.used_keys) for config in configs]
+    return [
+        key for key in Config.model_fields if len({getattr(config, key) for config, keys in used if key in keys}) > 1
+    ]
 
 
 def to_toml(config: Config) -> str:
-    """Every key of a configuration as a flat recipe that reads back to the same configuration."""
+    """The keys that a configuration uses, as a flat recipe that reads back to an equal configuration."""
     lines = []
-    for key, value in config.model_dump(exclude_none=True).items():
+    for key, value in config.recipe().items():
         if isinstance(value, bool):
             text = str(value).lower()
         elif isinstance(value, str):
             text = json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")  # TOML's escapes are JSON's
-        elif isinstance(value, tuple):
-            text = "[" + ", ".join(map(repr, value)) + "]"
         else:
             text = repr(value)
         lines.append(f"{key} = {text}")

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 from worstclass.errors import UserError, unknown
 
@@ -18,15 +18,19 @@ if TYPE_CHECKING:
     from worstclass.config import Config
     from worstclass.types import ClassStrategy
 
+ObjectiveName = Literal["natural", "pgd-at", "trades"]
+
 
 @dataclass(frozen=True)
 class Method:
-    """A way to train: its name in tables, its strategy for training images of these counts (K,), and what of its
-    settings belongs to the name."""
+    """A way to train: its name in tables, its strategy for training images of these counts (K,), what of its settings
+    belongs to the name, the keys of a recipe that are its own, and its base loss where the recipe names none."""
 
     title: str
     make: Callable[[Config, Tensor], ClassStrategy]
     detail: Callable[[Config], str] = lambda config: ""
+    keys: tuple[str, ...] = ()
+    objective: ObjectiveName = "trades"
 
 
 def check_method(name: str) -> str:
@@ -82,13 +86,25 @@ def _focus(config: Config) -> str:
     return "" if config.focus_weight is None else f", {config.focus_weight:g} on class {config.focus_class}"
 
 
+_FRL_KEYS = ("objective", "frl_tau", "frl_rate")
+
 METHODS: dict[str, Method] = {
-    "natural": Method("Natural", _uniform),
-    "pgd-at": Method("PGD-AT", _uniform),
+    "natural": Method("Natural", _uniform, objective="natural"),
+    "pgd-at": Method("PGD-AT", _uniform, objective="pgd-at"),
     "trades": Method("TRADES", _uniform),
-    "fixed": Method("Fixed weights", _fixed, _focus),
-    "wat": Method("WAT", _wat, lambda config: " (reference)" if config.variant == "reference" else ""),
-    "frl-rw": Method("FRL-RW", _frl),
-    "frl-rwrm": Method("FRL-RWRM", _frl),
-    "csl": Method("CSL", _csl),
+    "fixed": Method(
+        "Fixed weights", _fixed, _focus, keys=("objective", "class_weights", "focus_class", "focus_weight")
+    ),
+    "wat": Method(
+        "WAT",
+        _wat,
+        lambda config: " (reference)" if config.variant == "reference" else "",
+        keys=("objective", "eta", "variant"),
+    ),
+    "frl-rw": Method("FRL-RW", _frl, keys=_FRL_KEYS),
+    "frl-rwrm": Method("FRL-RWRM", _frl, keys=(*_FRL_KEYS, "frl_margin_rate")),
+    "csl": Method("CSL", _csl, keys=("objective", "csl_rate")),
 }
+
+METHOD_KEYS = frozenset(key for method in METHODS.values() for key in method.keys)
+"""The keys that belong to methods. A method of your own chooses among them; any other key is every recipe's."""

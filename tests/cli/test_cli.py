@@ -107,6 +107,15 @@ def test_train_evaluate_and_the_files_they_leave(command: Command, tmp_path: Pat
     assert (tmp_path / "out" / "outcomes.npz").is_file()
 
 
+def test_another_method_by_a_setting_leaves_out_the_keys_of_the_old_one(command: Command, tmp_path: Path) -> None:
+    assert {"eta = 0.1", "attack_steps = 1"} <= set((tmp_path / "tiny.toml").read_text().splitlines())
+    outcome = command("train", "tiny.toml", "--out", "out", "--set", "method=natural")
+    assert outcome.code == 0, outcome
+    recipe = (tmp_path / "out" / RECIPE).read_text()
+    assert 'method = "natural"\n' in recipe
+    assert not re.search("^(eta|variant|beta|attack_steps|attack_step_size) =", recipe, re.MULTILINE)
+
+
 def test_default_run_folder_is_named_after_recipe_and_seed(command: Command, tmp_path: Path) -> None:
     assert command("train", "tiny.toml", "--set", "seed=3").code == 0
     assert (tmp_path / "runs" / "tiny-seed3" / RECIPE).is_file()
@@ -116,11 +125,14 @@ def test_help_shows_every_key_with_its_default(command: Command) -> None:
     outcome = command("train", "--help")
     assert outcome.code == 0
     for key, field in Config.model_fields.items():
-        line = rf"^ +{key}( = .+)?: {re.escape(field.description or '')}( \(.+\))?$"
+        line = rf"^ +{key}( = .+)?: {re.escape(field.description or '')}( \(.+\))?( \[.+\])?$"
         assert re.search(line, outcome.out, re.MULTILINE), key
     assert f"({', '.join(METHODS)})" in outcome.out
     for line in ("eps = 8/255:", "lr = 0.1:", "epochs = 100:", "eta = 0.1:", "method = wat:", "beta = 6.0:"):
         assert re.search(rf"^ +{re.escape(line)}", outcome.out, re.MULTILINE), line
+    for line in ("eta = .*[method wat]", "beta = .*[objective trades]", "frl_tau = .*[method frl-rw or frl-rwrm]"):
+        start, owner = line.split(".*")
+        assert re.search(rf"^ +{start}.* {re.escape(owner)}$", outcome.out, re.MULTILINE), line
     for symbol in ("epsilon", "lambda", "beta", "eta", "alpha", "tau"):
         assert re.search(rf": .*\b{symbol}(_|\b)", outcome.out), symbol
 
@@ -173,6 +185,8 @@ BAD_SETTINGS: dict[str, tuple[list[str], list[str]]] = {
         ["method=fixed", "focus_class=3", "focus_weight=0.5"],
         ["focus_class is 3, the data's classes are 0..2"],
     ),
+    "a key of another method": (["csl_rate=1"], ["csl_rate belongs to method 'csl'; the method here is 'wat'."]),
+    "a key that is named as an argument": (["recipe=1"], ["unknown key 'recipe'"]),
     "own model that is not there": (["model=no_such_module:build"], ["cannot import 'no_such_module'"]),
 }
 
@@ -197,8 +211,8 @@ def test_bad_recipes(command: Command, tmp_path: Path) -> None:
     assert_refused(command("train", "broken.toml"), "broken.toml is not valid TOML")
     assert_refused(command("train", "key.toml"), "key.toml: unknown key 'epocs'", "Did you mean 'epochs'?")
     assert_refused(command("train", "code.toml"), "own_code:build", "--allow-code")
-    assert_refused(command("train"), "give a recipe, or --resume")
-    assert_refused(command("train", "tiny.toml", "--resume", "x"), "and not both")
+    assert_refused(command("train"), "give a recipe, --resume")
+    assert_refused(command("train", "tiny.toml", "--resume", "x"), "one of the three")
     assert_refused(command("train", "tiny.toml", "--device", "gpu"), "unknown device 'gpu'", "auto, cpu, cuda")
     assert contents(tmp_path) == before
 

@@ -106,7 +106,8 @@ def test_clock() -> None:
 def test_an_evaluation_in_a_pipe(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     train_run(tiny_config(write_tiny_npz(tmp_path / "tiny.npz"), epochs=1), tmp_path / "run")
     app(["evaluate", str(tmp_path / "run"), "--attacks", "fgsm,apgd-ce"], standalone_mode=False)
-    said = lines_of(capsys)
+    first, *said = lines_of(capsys)
+    assert first == f"{tmp_path / 'run'}: the selected epoch, 1"
     assert said[:2] == ["fgsm: 0/60 images", "fgsm: done in M:SS"]
     assert re.fullmatch(r"apgd-ce: \d+%, \d+ standing", said[2])
 
@@ -163,7 +164,7 @@ def test_sigterm_stops_an_evaluation(tmp_path: Path) -> None:
 
 
 def test_sigterm_stops_a_sweep(tmp_path: Path) -> None:
-    write_sweep(tmp_path / "sweep.toml", 'methods = ["trades"]', epochs=5000)
+    write_sweep(tmp_path / "sweep.toml", '[grid]\nmethod = ["trades"]', epochs=5000)
     code, out, err = stop(["sweep", "sweep.toml", "--serial", "--out", "out"], "training epoch", tmp_path)
     assert (code, err) == (128 + signal.SIGTERM, "")
     assert out.endswith("\nStopped. The same command goes on where it stopped.\n")

@@ -12,7 +12,9 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from numpy.typing import NDArray
 
+import worstclass
 from tiny import write_tiny_npz
 from worstclass.cli import main as cli
 from worstclass.files import read_json
@@ -80,39 +82,68 @@ def test_worst_class_loop(capsys: pytest.CaptureFixture[str]) -> None:
     assert all("worst" in line for line in capsys.readouterr().out.splitlines())
 
 
+def dafa_weights(soft: NDArray[np.float64], strength: float) -> list[float]:
+    """The rule, class by class and pair by pair."""
+    weights = []
+    for i, row in enumerate(soft):
+        given = 0.0
+        for j in range(len(soft)):
+            if j != i:
+                given += row[j] * soft[j][j] if row[i] < soft[j][j] else -soft[j][i] * row[i]
+        weights.append(1 + strength * given)
+    return weights
+
+
+def soft_table(seed: int, num_classes: int = 4) -> tuple[worstclass.ClassStats, NDArray[np.float64]]:
+    """A table of random probabilities, and their means by class."""
+    draw = np.random.default_rng(seed)
+    y = np.repeat(np.arange(num_classes), 5)
+    soft = draw.dirichlet(np.ones(num_classes), size=len(y))
+    stats = worstclass.ClassStats(num_classes, extra=("robust_probabilities",))
+    columns = {name: torch.zeros(len(y)) for name in stats.columns} | {"robust_probabilities": torch.from_numpy(soft)}
+    stats.add(torch.from_numpy(y), **columns)
+    return stats, np.stack([soft[y == k].mean(0) for k in range(num_classes)])
+
+
 def test_add_a_method() -> None:
     example = load("add_a_method")
-    weights = example.main(epochs=2, limit=400, sharpness=2.0)
-    assert float(weights.natural.mean()) == pytest.approx(1, abs=1e-5)
-    assert float(weights.natural.max()) > float(weights.natural.min())
-    strategy, other = (example.Focal(3, sharpness=2.0) for _ in range(2))
+    assert example.main(epochs=2, limit=400).natural.shape == (10,)
+    strategy, other = (example.DAFA(4, strength=1.5, warmup=2) for _ in range(2))
     storage = other.weights.natural.data_ptr()
-    strategy.robust_error.copy_(torch.tensor([0.1, 0.5, 0.9]))
+    strategy.update(*[soft_table(0)[0]] * 2)
+    assert strategy.weights.natural.tolist() == [1, 1, 1, 1]  # not before the warm-up ends
+    stats, soft = soft_table(1)
+    strategy.update(stats, stats)
+    expected = dafa_weights(soft, 1.5)
+    assert strategy.by_class.tolist() == pytest.approx(expected, abs=1e-12)
+    assert sum(expected) == pytest.approx(4)
+    strategy.update(*[soft_table(2)[0]] * 2)  # and no more after it
     other.load_state_dict(strategy.state_dict())
-    assert other.weights.natural.argmax() == 2
+    for weights in (strategy.weights, other.weights):
+        assert weights.natural.tolist() == weights.radius_scale.tolist() == pytest.approx(expected, abs=1e-6)
+        assert weights.robust.tolist() == [1, 1, 1, 1]
     assert other.weights.natural.data_ptr() == storage
 
 
 def test_the_method_of_the_example_is_reported_and_certified(tmp_path: Path) -> None:
     """By its own name, and with the weights that it played."""
     data = write_tiny_npz(tmp_path / "tiny.npz")
-    small = {"data": f"npz:{data}", "epochs": 2, "lr_milestones": [], "batch_size": 16, "valid_fraction": 0.25}
+    small = {"data": f"npz:{data}", "epochs": 3, "lr_milestones": [], "batch_size": 16, "valid_fraction": 0.25}
     page = load("add_a_method").compare(tmp_path, attack="pgd-2", **small).read_text()
-    assert "Focal: " in page
-    assert [result.title for result in load_results([tmp_path / "trades", tmp_path / "focal"])] == [
-        "TRADES",
-        "Focal",
-    ]
-    run = open_run(tmp_path / "focal")
-    first, second = (np.array(line["expert_weights"]) for line in run.log)
-    assert first.tolist() == [1, 0, 0, 0]  # every sample alike: the average
-    robust_error = 1 - np.array(run.log[0]["class_robust_accuracy"])
-    alike = robust_error.max() - robust_error.min() < 1e-6  # then no class weighs more than another
-    expected = first if alike else [0, *np.exp(robust_error) / np.exp(robust_error).sum()]
-    assert second == pytest.approx(expected)
+    assert "My DAFA: " in page
+    titles = [result.title for result in load_results([tmp_path / "trades", tmp_path / "my-dafa"])]
+    assert titles == ["TRADES", "My DAFA"]
+    run = open_run(tmp_path / "my-dafa")
+    played = [np.array(line["expert_weights"]) for line in run.log]
+    assert played[0].tolist() == played[1].tolist() == [1, 0, 0, 0]  # every sample alike: the average
+    by_class = np.array(run.log[2]["strategy"]["by_class"])
+    assert not np.allclose(by_class, 1)
+    assert played[2] == pytest.approx(
+        [0, *(by_class / by_class.sum() + 1 / 3) / 2], abs=1e-6
+    )  # of both losses' weights
     costs = np.array([line["class_costs"] for line in run.log])
     certificate = certify_training(run)
-    assert certificate.parts["weighted average cost"] == pytest.approx((costs * [first, second]).sum(1).mean())
+    assert certificate.parts["weighted average cost"] == pytest.approx((costs * played).sum(1).mean())
 
 
 def test_add_an_attack() -> None:

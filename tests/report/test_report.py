@@ -107,9 +107,24 @@ def test_runs_of_one_method_are_told_apart_by_their_recipes(folders: list[Path],
         f"TRADES, seed {SEED + 1} (second) 1",
         f"TRADES, seed {SEED + 1} (second) 2",
     ]
-    (second / "recipe.toml").write_text(recipe + 'objective = "trades"\n')
-    apart = load_results([first, second])
-    assert [result.title for result in apart] == ["TRADES, objective default", "TRADES, objective trades"]
+    fourth = tmp_path / "fourth"
+    shutil.copytree(folders[1], fourth)
+    recipe = (fourth / "recipe.toml").read_text()
+    (fourth / "recipe.toml").write_text(recipe + 'objective = "trades"\n')
+    apart = load_results([folders[1], fourth])
+    assert [result.title for result in apart] == ["WAT, objective default", "WAT, objective trades"]
+
+
+def test_a_title_has_no_key_that_its_run_does_not_use(folders: list[Path], tmp_path: Path) -> None:
+    """Two runs of WAT differ in beta; a third has no beta."""
+    recipe = (folders[1] / "recipe.toml").read_text()
+    others = {"beta": recipe.replace("beta = 6.0", "beta = 3.0")}
+    others["madry"] = recipe.replace("beta = 6.0\n", 'objective = "pgd-at"\n')
+    for name, text in others.items():
+        shutil.copytree(folders[1], tmp_path / name)
+        (tmp_path / name / "recipe.toml").write_text(text)
+    titles = [result.title for result in load_results([folders[1], *(tmp_path / name for name in others)])]
+    assert titles == ["WAT, objective default, beta 6", "WAT, objective default, beta 3", "WAT, objective pgd-at"]
 
 
 def copy_run(folder: Path, out: Path, predictions: dict[str, Any] | None = None, **changes: object) -> Path:

@@ -34,6 +34,7 @@ from worstclass.evaluation.outcomes import Outcomes
 from worstclass.evaluation.targets import CARD, evaluate_target, load_card, run_target
 from worstclass.runs.train import train_run
 from worstclass.strategies import WAT
+from worstclass.sweep import expand, read_sweep
 from worstclass.training import State, new_state
 from worstclass.training.checkpoint import load_state, load_tensors, save_state, save_tensors
 
@@ -90,7 +91,7 @@ def check_config(config: Config) -> None:
 
 
 def test_configurations(fuzz: Fuzz) -> None:
-    good = make_config({}).model_dump()
+    good = make_config({}).recipe()
     keys = list(good)
 
     def case(draw: random.Random) -> tuple[Any, Callable[[], None]]:
@@ -120,6 +121,28 @@ def test_recipes(folder: Path, fuzz: Fuzz) -> None:
         def read() -> None:
             path.write_bytes(content)
             check_config(make_config(read_recipe(str(path))))
+
+        return content, read
+
+    fuzz(case)
+
+
+def test_sweeps(folder: Path, fuzz: Fuzz) -> None:
+    """Whatever is read comes to runs with a folder each, and every run to a recipe that reads back."""
+    good = [(Path(__file__).parents[2] / "examples" / "sweep.toml").read_bytes()]
+    good.append(b'[grid]\nmethod = ["wat", "csl", "natural"]\neta = [0.1, "1/2"]\nflip = [true]\n[set]\nbeta = 3\n')
+    path = folder / "sweep.toml"
+
+    def case(draw: random.Random) -> tuple[Any, Callable[[], None]]:
+        content = harm_bytes(draw, draw.choice(good))
+
+        def read() -> None:
+            path.write_bytes(content)
+            jobs = expand(read_sweep(path), Path("out"))
+            assert len({job.folder for job in jobs}) == len(jobs) > 0
+            for job in jobs:
+                assert job.folder.parent == Path("out")
+                check_config(job.config)
 
         return content, read
 

@@ -140,7 +140,7 @@ def test_a_recipe_does_not_start_code_by_itself(name: str, marked: Path, data: P
     """Training, continuing, evaluating, reporting and certifying: with the name of a factory put into a good run."""
     run = train_run(tiny_config(data, epochs=1), tmp_path / "run")
     evaluate_target(run_target(run), ["pgd-2"], run.folder)
-    evil = make_config(run.config.model_dump() | {"model": name})
+    evil = make_config(run.config.recipe() | {"model": name})
     with pytest.raises(UserError, match="--allow-code"):
         train_run(evil, tmp_path / "new")
     assert not (tmp_path / "new").exists()
@@ -186,7 +186,7 @@ def test_a_checkpoint_names_no_code(marked: Path, data: Path, tmp_path: Path) ->
 def test_the_command_refuses_in_one_line(words: list[str], data: Path, tmp_path: Path) -> None:
     """In a process of its own."""
     run = train_run(tiny_config(data, epochs=1), tmp_path / "run")
-    evil = to_toml(make_config(run.config.model_dump() | {"model": "os:system"}))
+    evil = to_toml(make_config(run.config.recipe() | {"model": "os:system"}))
     for path in (tmp_path / "evil.toml", run.folder / RECIPE):
         path.write_text(evil)
     command = [sys.executable, "-m", "worstclass", *words]

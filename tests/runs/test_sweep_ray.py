@@ -30,7 +30,7 @@ needs_ray = pytest.mark.skipif(not ray_is_installed(), reason="Ray is not instal
 
 
 def test_without_ray(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any) -> None:
-    write_sweep(tmp_path / "sweep.toml", 'methods = ["natural"]')
+    write_sweep(tmp_path / "sweep.toml", '[grid]\nmethod = ["trades"]')
     monkeypatch.setattr("worstclass.sweep.runners.ray_is_installed", lambda: False)
     monkeypatch.chdir(tmp_path)
     for option in ("--address", "--workers"):
@@ -40,7 +40,7 @@ def test_without_ray(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: An
             cli.app(["sweep", "sweep.toml", "--serial", option, "2"], standalone_mode=False)
     assert not cli.app(["sweep", "sweep.toml"], standalone_mode=False)
     assert "one after another in this process (Ray is not installed" in capsys.readouterr().out
-    assert (tmp_path / "sweeps" / "sweep" / "natural-seed1" / LAST).is_file()
+    assert (tmp_path / "sweeps" / "sweep" / "trades-seed1" / LAST).is_file()
 
 
 def test_a_folder_called_ray_is_not_ray(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -120,7 +120,9 @@ def one_thread() -> Iterator[None]:
 @needs_ray
 @pytest.mark.slow
 def test_a_lost_worker_is_replaced_and_its_run_goes_on(tmp_path: Path, one_thread: None) -> None:
-    write_sweep(tmp_path / "sweep.toml", 'methods = ["wat", "trades"]\nattacks = "natural,fgsm"', epochs=12)
+    write_sweep(
+        tmp_path / "sweep.toml", 'attacks = "natural,fgsm"\n[grid]\nmethod = ["wat", "trades"]\nseed = [1]', epochs=12
+    )
     code, said = on_ray(tmp_path, lambda: kill_in_training(tmp_path / "out" / "wat-seed1"))
     assert code == 0, said
     assert said.startswith("2 of 2 jobs to do on a Ray cluster on this machine, a core each, 2 at once.\n")

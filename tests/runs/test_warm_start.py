@@ -15,7 +15,7 @@ import everything
 from kills import kill_until_done
 from tiny import assert_same_run, tiny_config, write_tiny_npz
 from worstclass.cli import main as cli
-from worstclass.config import make_config, to_toml
+from worstclass.config import make_config, merge, to_toml
 from worstclass.data import open_source, split_validation
 from worstclass.errors import UserError
 from worstclass.methods import METHODS
@@ -129,9 +129,11 @@ def test_another_optimizer_starts_anew(parent: Run, data: Path, tmp_path: Path) 
     assert same(section(found, "strategy"), section(load_tensors(parent.folder / KEPT.format(2))[0], "strategy"))
 
 
-@pytest.mark.parametrize("before", ["none", "fawa"])
-def test_an_average_that_the_parent_lacks_starts_from_its_weights(before: str, data: Path, tmp_path: Path) -> None:
-    run = train_run(tiny_config(data, epochs=2, average=before, fawa_threshold=0.0), tmp_path / "run", keep=(1,))
+@pytest.mark.parametrize("before", [{}, {"average": "fawa", "fawa_threshold": 0.0}])
+def test_an_average_that_the_parent_lacks_starts_from_its_weights(
+    before: dict[str, Any], data: Path, tmp_path: Path
+) -> None:
+    run = train_run(tiny_config(data, epochs=2, **before), tmp_path / "run", keep=(1,))
     config = tiny_config(data, epochs=2, average="ema")
     found = begun(tmp_path / "fork", config=config, fork=parse_fork(f"{run.folder}@1"))
     assert same(section(found, "average.model"), section(load_tensors(run.folder / KEPT.format(1))[0], "model"))
@@ -295,7 +297,7 @@ def refused(match: str, config: Any, out: Path, **arguments: Any) -> None:
         train_run(config, out, **arguments)
     assert "\n" not in str(error.value)
     assert not (out / RECIPE).exists()
-    train_run(make_config(config.model_dump() | {"epochs": 1, "init": None}), out)  # the folder can be used
+    train_run(make_config(merge(config.recipe(), {"epochs": 1, "init": None})), out)  # the folder can be used
 
 
 def test_forks_that_cannot_be(parent: Run, data: Path, tmp_path: Path) -> None:
@@ -374,7 +376,7 @@ def test_the_command(parent: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     )
     assert code == 0, errors
     run = open_run(tmp_path / "runs" / f"csl-from-parent-epoch2-seed{parent.config.seed}")
-    assert run.config == make_config(parent.config.model_dump() | {"method": "csl", "epochs": 4})
+    assert run.config == make_config(merge(parent.config.recipe(), {"method": "csl", "epochs": 4}))
     assert log_of(run.folder)[:2] == log_of(parent.folder)[:2]
     assert [line["epoch"] for line in run.log] == [1, 2, 3, 4]
     assert (run.folder / KEPT.format(3)).is_file()

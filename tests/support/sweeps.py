@@ -18,11 +18,11 @@ ATTACKS = ("natural", "fgsm")
 
 
 def write_sweep(path: Path, head: str, **settings: object) -> Path:
-    """A sweep file over the tiny data beside it."""
+    """A sweep file over the tiny data beside it; `head` is all of it but [set]."""
     if not (path.parent / "tiny.npz").is_file():
         write_tiny_npz(path.parent / "tiny.npz")
     base = tiny_config(Path("tiny.npz"), **{"epochs": 1} | settings)
-    lines = [line for line in to_toml(base).splitlines() if not re.match(r"(seed|eta|method) = ", line)]
+    lines = [line for line in to_toml(base).splitlines() if not re.match(r"(seed|eta|variant|method) = ", line)]
     path.write_text("\n".join([head, "[set]", *lines]) + "\n")
     return path
 

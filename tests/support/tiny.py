@@ -10,7 +10,7 @@ from PIL import Image
 from torch import nn
 
 from robust_cnn import load_cnn
-from worstclass.config import Config, make_config
+from worstclass.config import Config, make_config, merge
 from worstclass.runs.run import Run
 from worstclass.runs.saver import LAST, LOG, SELECTED
 from worstclass.runs.train import train_run
@@ -53,7 +53,7 @@ def tiny_config(data: Path, **settings: object) -> Config:
         "attack_step_size": 0.03,
         "lr_milestones": [1.0],
     }
-    return make_config(values | settings)
+    return make_config(merge(values, settings))
 
 
 def tiny_run(folder: Path, name: str = "run", **settings: object) -> Run:

@@ -71,7 +71,7 @@ def settings(data: Path, method: str, **more: object) -> dict[str, Any]:
     values: dict[str, Any] = {"method": method, "model": "team_models:plain", "epochs": 3, "lr": 0.1}
     if method == "fixed":
         values |= {"focus_class": 1, "focus_weight": 0.6}
-    return tiny_config(data, **(values | more)).model_dump(mode="json")
+    return tiny_config(data, **(values | more)).recipe()
 
 
 def torchrun(

@@ -84,10 +84,10 @@ class ProxyAWP:
                 parameter.add_(sign * self.gamma * moves[name])
 
 
-@pytest.mark.parametrize("warmup", [0, 1])
-def test_awp_is_its_authors(warmup: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    """TRADES with class weights, in float64, against plain PyTorch with a proxy network. The epochs of the warm-up are
-    without; BatchNorm's statistics are those of the one pass that the step descends from."""
+@pytest.mark.parametrize(("warmup", "every"), [(0, 1), (1, 1), (0, 2)])
+def test_awp_is_its_authors(warmup: int, every: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """TRADES with class weights, in float64, against plain PyTorch with a proxy network. The epochs of the warm-up, and
+    all steps but every so many, are without; BatchNorm's statistics are those of the pass that is descended from."""
     for module in ("step", "prepare"):
         monkeypatch.setattr(f"worstclass.training.{module}.to_float", lambda x: x.double() / 255)
     train, gamma, beta = images(), 0.05, 6.0
@@ -97,7 +97,7 @@ def test_awp_is_its_authors(warmup: int, monkeypatch: pytest.MonkeyPatch) -> Non
     strategy = uniform(3)
     strategy.weights.set(natural=natural, robust=robust)
     attack = trades_attack(eps=0.1, steps=2, step_size=0.06)
-    the_plan = plan(epochs=2, seed=7, awp=AWPRule(gamma, warmup), augment=Augment(crop_padding=0, flip=False))
+    the_plan = plan(epochs=2, seed=7, awp=AWPRule(gamma, warmup, every), augment=Augment(crop_padding=0, flip=False))
     list(fit(new_state(ours, strategy, the_plan), train, images(9), Trades(beta=beta, attack=attack), the_plan))
 
     awp = ProxyAWP(theirs, gamma)
@@ -120,7 +120,7 @@ def test_awp_is_its_authors(warmup: int, monkeypatch: pytest.MonkeyPatch) -> Non
                 total = natural[y] * F.cross_entropy(logits, y, reduction="none") + robust[y] * beta * divergence
                 return total.mean()
 
-            perturbed = epoch > warmup
+            perturbed = epoch > warmup and number in range(1, STEPS + 1, every)
             moves = awp.calculate(loss) if perturbed else {}
             awp.add(moves, 1.0)
             theirs.train()

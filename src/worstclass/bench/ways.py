@@ -11,4 +11,5 @@ WAYS: dict[str, dict[str, Any]] = {
     "fast bf16": {"fast": True, "precision": "bf16"},
     "fast bf16 deterministic": {"fast": True, "precision": "bf16", "deterministic": True},
 }
-PARTS = ("ema", "awp", "tables")  # averaged weights, weight perturbation, K x K tables: "fast bf16 + ema"
+PARTS = ("ema", "awp", "tables")
+"""Parts of a step to add, "fast bf16 + ema": averaged weights, weight perturbation, K x K tables."""

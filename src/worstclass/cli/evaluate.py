@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, get_args
+from typing import TYPE_CHECKING, Annotated, Any, get_args
 
 import typer
 
@@ -101,6 +101,8 @@ def evaluate(
     with joined(chosen) as team:
         attacked, other = team.leader_first(targets)
         ours = attacked.home is not None and not runs_user_code(open_run(attacked.home).config.model)
+        if attacked.home is not None:
+            say(f"{attacked.home}: {weights_line(attacked.about)}")
         card = evaluate_with_progress(
             attacked,
             names,
@@ -118,6 +120,13 @@ def evaluate(
         print_card(card)
         print_findings(card, every=checks)
     say(f"Card and outcomes: {folder / CARD}, {folder / OUTCOMES}")
+
+
+def weights_line(about: Mapping[str, Any]) -> str:
+    """Which weights of a run are evaluated, in words."""
+    average = {"ema": ", averaged over the steps (EMA)", "fawa": ", averaged over the epochs that held (FAWA)"}
+    kind = average.get(about["recipe"].get("average", ""), "")
+    return f"the {about['checkpoint']} epoch, {about['epoch']}{kind}"
 
 
 def _refuse(target: str, why: str, options: Mapping[str, object]) -> None:

@@ -29,9 +29,8 @@ from worstclass.cli.options import (
 from worstclass.cli.sweep import sweep
 from worstclass.config import (
     Config,
-    make_config,
+    load_config,
     parse_settings,
-    read_recipe,
     recipe_comment,
     recipe_names,
 )
@@ -48,6 +47,7 @@ from worstclass.errors import (
 )
 from worstclass.files import write_atomic, write_json
 from worstclass.names import RECIPE, check_run_folder, runs_user_code
+from worstclass.owners import describe_owners
 from worstclass.reproduce.specs import FIGURES, FORMATS, TABLES
 from worstclass.sweep.plan import RESULTS
 from worstclass.torchrun import follows, team_size
@@ -58,13 +58,14 @@ app.add_typer(bench, name="bench")
 
 
 def recipe_help() -> str:
-    """Every key of a recipe with its default, one a line."""
-    lines = ["Recipe keys and their defaults:", "", "\b"]
+    """Every key of a recipe with its default and its owner, one a line."""
+    lines = ["Recipe keys and their defaults; [in brackets]: what a key belongs to, an error elsewhere:", "", "\b"]
     for key, field in Config.model_fields.items():
         default = "" if field.default is None else f" = {str(field.default).replace(repr(8 / 255), '8/255')}"
         choices = [choice for choice in get_args(field.annotation) if isinstance(choice, str)]
         allowed = f" ({', '.join(choices)})" if choices else ""
-        lines.append(f"  {key}{default}: {field.description}{allowed}")
+        owners = describe_owners(key).replace("'", "")
+        lines.append(f"  {key}{default}: {field.description}{allowed}" + (f" [{owners}]" if owners else ""))
     return "\n".join(lines)
 
 
@@ -137,7 +138,7 @@ def train(
         check_run_folder(resume)
     if fork is not None:
         recipe = str(check_run_folder(Path(fork.rpartition("@")[0])) / RECIPE)
-    config = None if recipe is None else make_config(read_recipe(recipe) | chosen, "" if chosen else recipe)
+    config = None if recipe is None else load_config(recipe, **chosen)
 
     from worstclass.cli.watched import tensorboard_writer, train_with_progress
     from worstclass.devices import as_started, pick_device, pick_engine

@@ -31,7 +31,7 @@ def sweep(
 ) -> None:
     """Train and evaluate many runs from one file.
 
-    Recipes x eta x seeds, on Ray if it is installed; the same command again goes on where it stopped.
+    Recipes x a grid of settings and seeds, on Ray if it is installed; the same command again goes on where it stopped.
     """
     plan = read_sweep(file)
     parse_attacks(plan.attacks)

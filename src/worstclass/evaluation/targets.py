@@ -81,7 +81,7 @@ def run_target(
         found = list(images.x.shape[1:])
         raise UserError(f"{run.folder} was trained on images of {shape}; {run.config.data} has {found} here.")
     about = {
-        "recipe": run.config.model_dump(mode="json"),
+        "recipe": run.config.recipe(),
         "checkpoint": checkpoint,
         "epoch": epoch,
         "data": run.config.data,

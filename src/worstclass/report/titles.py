@@ -4,11 +4,11 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from worstclass.config import Config, differing_keys
+from worstclass.methods import METHOD_KEYS
 from worstclass.radius import show_radius
 
 LONGEST_SETTINGS = 60  # characters of a title
-OF_THE_METHOD = {"method", "objective", "variant", "eta", "class_weights", "focus_class", "focus_weight"}
-OF_THE_METHOD |= {"frl_tau", "frl_rate", "frl_margin_rate", "csl_rate"}
+OF_THE_METHOD = METHOD_KEYS | {"method"}
 
 
 def distinguish(
@@ -56,6 +56,10 @@ def _own_settings(configs: Sequence[Config | None]) -> list[str]:
     """Of each run, where their recipes differ; nothing where one has none, or where that is too long for a title."""
     known = [config for config in configs if config]
     keys = differing_keys(*known) if known else []
-    settings = ["".join(f", {key} {plain(getattr(config, key), key)}" for key in keys) for config in known]
+    own = [[key for key in keys if key in config.used_keys] for config in known]
+    settings = [
+        "".join(f", {key} {plain(getattr(config, key), key)}" for key in its)
+        for config, its in zip(known, own, strict=True)
+    ]
     fits = len(known) == len(configs) and max(map(len, settings)) <= LONGEST_SETTINGS
     return settings if fits else [""] * len(configs)

@@ -95,6 +95,4 @@ def _template(name: str) -> Config:
 
 def _matches(config: Config, template: Config, *, anywhere: bool) -> bool:
     keys = [key for key in SAME if not (anywhere and key in ("data", "model", "eps"))]
-    if config.method != "wat":
-        keys = [key for key in keys if key not in ("eta", "variant")]
     return all(getattr(config, key) == getattr(template, key) for key in keys)

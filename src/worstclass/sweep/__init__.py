@@ -1,4 +1,4 @@
-"""Many runs from one file: recipes or methods x eta x seeds, trained and evaluated on Ray, or one after another."""
+"""Many runs from one file: recipes x a grid of settings, trained and evaluated on Ray, or one after another."""
 
 from typing import TYPE_CHECKING
 

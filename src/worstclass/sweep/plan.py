@@ -1,55 +1,76 @@
-"""A sweep file, and the jobs it comes to: recipes or methods x eta x seeds, a run folder for each."""
+"""A sweep file, and the jobs it comes to: recipes x every combination of values in its grid, a run folder for each."""
 
-from collections.abc import Sequence
+import math
+import re
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from hashlib import sha256
+from itertools import product
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Any
 
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import BaseModel, ConfigDict, Field, ValidationInfo, field_validator, model_validator
 
 from worstclass.config import (
+    DEFAULTS,
     MAX_RECIPE,
     Config,
-    MethodName,
-    Positive,
     Whole,
     make_config,
+    merge,
     parse_toml,
+    parse_value,
     read_recipe,
     validate,
 )
-from worstclass.errors import UserError
+from worstclass.errors import UserError, shown, unknown
 from worstclass.files import read_text
+from worstclass.owners import describe_owners, is_used
+from worstclass.radius import show_radius
 
 RESULTS = "sweep.json"
+LONGEST = 40  # characters of a value in the name of a folder
+MAX_JOBS = 10_000  # combinations; more are a slip of the pen
 
 
 class Sweep(BaseModel):
-    """A sweep file: what to train, with which seeds and eta, what to attack the results with."""
+    """A sweep file: what to train, with every combination of which values, what to attack the results with."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
-    recipes: tuple[str, ...] = Field((), description="names of shipped recipes, or paths")
-    methods: tuple[MethodName, ...] = Field((), description="methods, over the keys in [set], in place of recipes")
-    seeds: tuple[Annotated[Whole, Field(ge=0)], ...] = Field((1,), min_length=1, description="seeds of each")
-    eta: tuple[Positive, ...] = Field((), description="values of eta, for runs whose method is wat")
+    recipes: tuple[str, ...] = Field((), description="names of shipped recipes, or paths; left out, the defaults")
     attacks: str = Field("", description="attacks to evaluate with, comma-separated; empty: train only")
     retries: Whole = Field(2, ge=0, description="how often a job whose worker was lost is started again (Ray)")
-    set: dict[str, Any] = Field({}, description="recipe keys, over every recipe")
+    grid: dict[str, tuple[Any, ...]] = Field({}, description="recipe keys, each with a list of values")
+    set: dict[str, Any] = Field({}, description="recipe keys, each with one value")
+
+    @field_validator("grid", "set", mode="before")
+    @classmethod
+    def _recipe_keys(cls, table: object, info: ValidationInfo) -> object:
+        """Keys of a recipe; each value as a recipe has it, so that 0.5 and "1/2" are one."""
+        if not isinstance(table, dict):
+            return table
+        for key, value in table.items():
+            if key not in DEFAULTS:
+                raise unknown(f"key in [{info.field_name}]", key, DEFAULTS)
+            if info.field_name == "grid" and not (isinstance(value, list | tuple) and value):
+                raise ValueError(f"{key} = {shown(value)} is not a list of values")
+        if info.field_name == "set":
+            return {key: parse_value(key, value) for key, value in table.items()}
+        return {key: tuple(parse_value(key, value) for value in values) for key, values in table.items()}
 
     @model_validator(mode="after")
     def _consistent(self) -> "Sweep":
-        if bool(self.recipes) == bool(self.methods):
-            raise ValueError("a sweep has either recipes or methods")
-        lists: dict[str, Sequence[object]] = {"recipes": self.recipes, "methods": self.methods}
-        for name, given in (lists | {"seeds": self.seeds, "eta": self.eta}).items():
+        for name, given in {"recipes": self.recipes, **self.grid}.items():
             twice = next((value for i, value in enumerate(given) if value in given[:i]), None)
             if twice is not None:
                 raise ValueError(f"{name} has {twice} twice")
-        swept = {"seed": "seeds", "method": "recipes or methods"} | ({"eta": "eta"} if self.eta else {})
-        for key, place in swept.items():
-            if key in self.set:
-                raise ValueError(f"{key} in [set] contradicts {place}")
+            if name in self.set:
+                raise ValueError(f"{name} in [set] contradicts [grid]")
+        if self.recipes and "method" in self.set:
+            raise ValueError("method in [set] contradicts recipes")
+        if not (self.recipes or "method" in self.grid or "method" in self.set):
+            raise ValueError("a sweep has recipes, or a method in [grid] or [set]")
         return self
 
     @property
@@ -74,32 +95,78 @@ def read_sweep(path: Path) -> Sweep:
     """The sweep in a TOML file, or one line that says what is wrong with it."""
     if not path.exists():
         raise UserError(f"there is no sweep file {path}; docs/sweep.md says what one holds.")
-    return validate(Sweep, parse_toml(read_text(path, MAX_RECIPE), path), str(path))
+    values = parse_toml(read_text(path, MAX_RECIPE), path)
+    for key in values:
+        for meant in (key, key.removesuffix("s")):
+            if meant in DEFAULTS:
+                raise UserError(f"{path}: unknown key '{key}'. Write {meant} = [...] under [grid], or one under [set].")
+    return validate(Sweep, values, str(path))
 
 
 def expand(sweep: Sweep, out: Path) -> list[Job]:
-    """Its jobs: each recipe or method, with each eta where it is WAT, with each seed; a folder in `out` for each."""
-    bases = [(Path(recipe).name.removesuffix(".toml"), recipe, read_recipe(recipe)) for recipe in sweep.recipes]
-    bases += [(method, f"method {method}", {"method": method}) for method in sweep.methods]
-    groups: list[tuple[str, Config]] = []
-    for name, where, values in bases:
-        config = make_config(values | sweep.set, f"{where} with [set]" if sweep.set else where)
-        if sweep.eta and config.method == "wat":
-            # as the shipped recipes are named: wat-eta0.05
-            etas = [(f"{name}-eta{repr(eta).removesuffix('.0')}", eta) for eta in sweep.eta]
-            groups += [(group, config.model_copy(update={"eta": eta})) for group, eta in etas]
-        else:
-            groups.append((name, config))
-    methods = dict.fromkeys(config.method for _, config in groups)
-    if sweep.eta and "wat" not in methods:
-        raise UserError(f"eta is swept, but it belongs to method wat, and here is {', '.join(methods)} alone.")
-    jobs = [
-        Job(group, out / f"{group}-seed{seed}", config.model_copy(update={"seed": seed}))
-        for group, config in groups
-        for seed in sweep.seeds
-    ]
-    folders = [job.folder for job in jobs]
-    for folder in folders:
-        if folders.count(folder) > 1:
-            raise UserError(f"two runs of the sweep would share {folder}: rename one of the recipes.")
-    return jobs
+    """Its jobs, a folder in `out` for each: every recipe with every combination of the values in the grid.
+
+    A key of the grid, or of [set], is for the runs that use it; the others are not repeated for it.
+    """
+    count = max(len(sweep.recipes), 1) * math.prod(map(len, sweep.grid.values()))
+    if count > MAX_JOBS:
+        raise UserError(f"the grid has {count} combinations; a sweep has at most {MAX_JOBS}.")
+    jobs: dict[tuple[object, ...], Job] = {}
+    for recipe in sweep.recipes or (None,):
+        name = "" if recipe is None else Path(recipe).name.removesuffix(".toml")
+        values = {} if recipe is None else read_recipe(recipe)
+        for point in _points(sweep.grid):
+            here = {**values, **sweep.set, **point}
+            swept = {key: value for key, value in point.items() if is_used(key, here, DEFAULTS)}
+            same = (recipe, *swept.items())
+            if same in jobs:
+                continue
+            method = [here["method"]] if recipe is None or "method" in swept else []
+            parts = [name, *method] if name else method
+            parts += [_part(key, value) for key, value in swept.items() if key not in ("method", "seed")]
+            group = "-".join(parts)
+            fixed = {key: value for key, value in sweep.set.items() if is_used(key, here, DEFAULTS)}
+            where = group if recipe is None else f"{recipe} as {group}"
+            config = make_config(merge(values, fixed | swept), where)
+            jobs[same] = Job(group, out / f"{group}-seed{config.seed}", config)
+    _check(sweep, list(jobs.values()))
+    return list(jobs.values())
+
+
+def _points(grid: Mapping[str, Sequence[Any]]) -> Iterator[dict[str, Any]]:
+    """Every combination: methods first, and seeds beside each other."""
+    keys = sorted(grid, key=lambda key: {"method": -1, "seed": 1}.get(key, 0))
+    for values in product(*(grid[key] for key in keys)):
+        yield dict(zip(keys, values, strict=True))
+
+
+def _part(key: str, value: object) -> str:
+    """A setting in the name of a folder: `eta0.1` for a number, `select-last` for a word; what is long is cut."""
+    number = isinstance(value, int | float) and not isinstance(value, bool)
+    text = _text(key, value)
+    if len(text) > LONGEST:
+        text = f"{text[: LONGEST // 2]}-{sha256(text.encode()).hexdigest()[:8]}"
+    return f"{key}{'' if number else '-'}{text}"
+
+
+def _text(key: str, value: object) -> str:
+    if isinstance(value, tuple):
+        return "-".join(_text(key, each) for each in value) or "none"
+    if isinstance(value, float):
+        radius = show_radius(value) if key == "eps" else ""
+        return radius.replace("/", "-") if "/" in radius else repr(value).removesuffix(".0")
+    text = str(value).lower() if isinstance(value, bool) else str(value).rsplit("/", 1)[-1]  # of a path, its end
+    return re.sub(r"[^\w.+-]+", "-", text)
+
+
+def _check(sweep: Sweep, jobs: Sequence[Job]) -> None:
+    """Each key is somebody's, and each folder is one job's."""
+    used = {key for job in jobs for key in job.config.used_keys}
+    for key in (*sweep.grid, *sweep.set):
+        if key not in used:
+            raise UserError(f"{key} belongs to {describe_owners(key)}, and no run of the sweep is of that.")
+    folders: set[Path] = set()
+    for job in jobs:
+        if job.folder in folders:
+            raise UserError(f"two runs of the sweep would share {job.folder}: rename a recipe, or a file in [grid].")
+        folders.add(job.folder)

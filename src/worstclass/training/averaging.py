@@ -55,19 +55,24 @@ class FAWA:
 
 @torch.no_grad()
 def _move(average: Classifier, model: Classifier, share: Tensor) -> None:
-    """Move the average by this share of the way to the model, a tensor so that nothing waits for it. BatchNorm's
-    statistics are averaged as weights are; counters are copied.
+    """Move an average by this share of the way to a model, a tensor so that nothing waits for it.
 
-    The tensors are looked up each time: another layout in memory gives a model other ones.
+    BatchNorm's statistics are averaged as weights are; counters are copied. The tensors are looked up each time: a
+    model may be laid out anew.
     """
-    own, live = ([*each.parameters(), *each.buffers()] for each in (average, model))
-    floats = [(one, other) for one, other in zip(own, live, strict=True) if one.is_floating_point()]
-    way = torch._foreach_sub([other for _, other in floats], [one for one, _ in floats])
-    torch._foreach_mul_(way, share)
-    torch._foreach_add_([one for one, _ in floats], way)
-    for one, other in zip(own, live, strict=True):
-        if not one.is_floating_point():
-            one.copy_(other)
+    floats: dict[torch.dtype, tuple[list[Tensor], list[Tensor]]] = {}
+    counters: tuple[list[Tensor], list[Tensor]] = ([], [])
+    tensors = ([*each.parameters(), *each.buffers()] for each in (average, model))
+    for own, live in zip(*tensors, strict=True):
+        lists = floats.setdefault(own.dtype, ([], [])) if own.is_floating_point() else counters
+        lists[0].append(own)
+        lists[1].append(live)
+    for dtype, (owns, lives) in floats.items():
+        way = torch._foreach_sub(lives, owns)
+        torch._foreach_mul_(way, share.to(dtype))  # of another kind of number, it would be a kernel for each tensor
+        torch._foreach_add_(owns, way)
+    if counters[0]:
+        torch._foreach_copy_(*counters)
 
 
 def _twin(model: Classifier) -> Classifier:
@@ -101,7 +106,8 @@ class _GatedAverage:
     gated = True
 
     def __init__(self, model: Classifier, decay: float, threshold: float) -> None:
-        self.model, self._live, self._decay, self._threshold = _twin(model), model, decay, threshold
+        self.model, self._live = _twin(model), model
+        self._decay, self._threshold = decay, threshold
         self._steps = torch.zeros((), dtype=torch.int64, device=next(model.parameters()).device)
 
     def follow(self) -> None:

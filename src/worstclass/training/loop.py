@@ -169,7 +169,6 @@ def _run_epoch(
     order, steps = epoch_order(len(work.feed), seed=plan.seed, epoch=epoch), work.steps
     batch_size = plan.batch_size_for(len(order))
     left = order[state.step * batch_size : steps * batch_size]
-    take = work.take(plan.at(epoch))
     with rng.global_generators(device) as set_seed:
         for number, index in enumerate(work.feed.batches(left, batch_size), state.step + 1):
             set_seed(rng.derive_seed(plan.seed, "model", epoch, number, *step.team.apart))
@@ -178,7 +177,7 @@ def _run_epoch(
             state.optimizer.set_lr(plan.lr * plan.schedule(at))
             if step.radius is not None:
                 step.radius.fill_(ramp(at, plan.radius_warmup))
-            take(index)
+            work.take(at, number)(index)
             if number % HEALTH_INTERVAL == 0 or number == steps:
                 complaint = step.health.complaint(step.team)
                 if complaint:

@@ -66,7 +66,14 @@ class AdamW:
         return ("step",)
 
     def make(self, parameters: Iterable[Tensor], lr: Tensor) -> torch.optim.Optimizer:
-        return torch.optim.AdamW(parameters, lr=lr, betas=self.betas, weight_decay=self.weight_decay, fused=True)
+        return torch.optim.AdamW(
+            parameters,
+            lr=lr,
+            betas=self.betas,
+            weight_decay=self.weight_decay,
+            fused=True,
+            capturable=lr.is_cuda,
+        )
 
 
 class Optimizer:

@@ -46,12 +46,12 @@ class Work:
         """Of an epoch: a last, partial batch is left out."""
         return len(self.feed) // self.plan.batch_size_for(len(self.feed))
 
-    def take(self, at: Progress) -> Callable[[Tensor], None]:
-        """How the engine takes a step at that point of the run. Where the step itself changes on the way, it is
-        captured once for each form, when that is first needed."""
+    def take(self, at: Progress, number: int = 1) -> Callable[[Tensor], None]:
+        """How the engine takes step `number` of an epoch at that point of the run. Where the step itself changes on the
+        way, it is captured once for each form, when that is first needed."""
         schedule, awp = self.plan.attack_steps, self.plan.awp
         phase = schedule.phase(at) if schedule else -1
-        perturbed = awp is not None and at.epoch > awp.warmup
+        perturbed = awp is not None and awp.perturbs(at.epoch, number)
         if (phase, perturbed) not in self._taken:
             objective = schedule.objective(self.step.objective, phase) if schedule else self.step.objective
             step = replace(self.step, objective=objective, awp=self.awp if perturbed else None)
@@ -189,7 +189,7 @@ def _prepare(
         plan=plan,
         touched=state.touched(),
         sizes=[plan.batch_size_for(len(feed))],
-        awp=AWP(state.model, plan.awp.gamma) if plan.awp else None,
+        awp=AWP(state.model, plan.awp) if plan.awp else None,
     )
     work.take(plan.at(state.epoch + 1))
     state.model.eval()

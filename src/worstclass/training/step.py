@@ -83,12 +83,12 @@ class TrainStep:
             losses, loss = self.backward(x, x_adv, y, batch)
             self.optimizer.step()
             return losses, loss
-        saved = self.awp.save()
+        self.awp.save()
         self.backward(x, x_adv, y, batch)
-        moves = self.awp.ascend(saved)
+        moved = self.awp.ascend()
         losses, loss = self.backward(x, x_adv, y, batch)
         self.optimizer.step()
-        self.awp.take_back(moves)
+        self.awp.take_back(moved)
         return losses, loss
 
     def backward(self, x: Tensor, x_adv: Tensor, y: Tensor, batch: Tensor) -> tuple[Losses, Tensor]:
