@@ -16,6 +16,10 @@ class Health:
         self._first_bad = torch.zeros((), dtype=torch.int64, device=device)
         self._norm, self._start_norm, self._bad_norm = torch.zeros(3, device=device).unbind()
 
+    def touched(self) -> list[Tensor]:
+        """All that `watch` writes."""
+        return [self._steps, self._first_bad, self._norm, self._bad_norm]
+
     def reset(self, steps: int = 0) -> None:
         """Start an epoch, or go on after so many steps of it."""
         self._steps.fill_(steps)

@@ -171,13 +171,14 @@ def _run_epoch(
     left = order[state.step * batch_size : steps * batch_size]
     with rng.global_generators(device) as set_seed:
         for number, index in enumerate(work.feed.batches(left, batch_size), state.step + 1):
+            at = plan.at(epoch, (number - 1) / steps)
+            take = work.take(at, number)  # before anything is seeded: to capture a step is to take some
             set_seed(rng.derive_seed(plan.seed, "model", epoch, number, *step.team.apart))
             step.generator.manual_seed(rng.derive_seed(plan.seed, "train", epoch, number))
-            at = plan.at(epoch, (number - 1) / steps)
             state.optimizer.set_lr(plan.lr * plan.schedule(at))
             if step.radius is not None:
                 step.radius.fill_(ramp(at, plan.radius_warmup))
-            work.take(at, number)(index)
+            take(index)
             if number % HEALTH_INTERVAL == 0 or number == steps:
                 complaint = step.health.complaint(step.team)
                 if complaint:

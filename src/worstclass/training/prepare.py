@@ -187,7 +187,7 @@ def _prepare(
         validate_raw=None,
         engine=engine,
         plan=plan,
-        touched=state.touched(),
+        touched=[*state.touched(), *step.health.touched()],
         sizes=[plan.batch_size_for(len(feed))],
         awp=AWP(state.model, plan.awp) if plan.awp else None,
     )
