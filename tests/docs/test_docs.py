@@ -158,7 +158,8 @@ def test_commands_in_the_docs_exist() -> None:
         assert [word for word in words if word.startswith("--") and word not in options] == [], words
         settings = [words[i + 1] for i, word in enumerate(words) if word == "--set"]
         if words[1] == "train" and words[2] != "--resume":
-            config.load_config(words[2], **config.parse_settings(settings))
+            recipe = words[2] if words[2] != "--fork" else Path(words[3]).name.partition("-seed")[0]
+            config.load_config(recipe, **config.parse_settings(settings))
 
 
 def test_links_lead_somewhere() -> None:
