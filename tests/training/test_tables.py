@@ -9,9 +9,13 @@ from torch import Tensor, nn
 
 from worstclass import rng
 from worstclass.attacks import PGD
+from worstclass.data import Images
 from worstclass.data.sampling import ClassSampler, draw_classes
-from worstclass.errors import UserError
+from worstclass.errors import TrainingError, UserError
+from worstclass.models import SmallCNN
+from worstclass.objectives import Natural
 from worstclass.stats import COLUMNS, EXTRA_COLUMNS, MATRICES, ClassStats
+from worstclass.training import Plan, fit, new_state
 from worstclass.training.step import draw_targets, tally
 from worstclass.types import ClassWeights, Losses
 
@@ -273,3 +277,40 @@ def test_a_target_for_each_image(shape: tuple[int, ...]) -> None:
     x, y = torch.full((3, 1, 2, 2), 0.5, dtype=torch.float64), torch.tensor([0, 1, 0])
     with pytest.raises(UserError, match=r"target must be one class for each image, \(3,\)"):
         attack(Planes(*ROWS), x, y, target=torch.zeros(shape, dtype=torch.int64))
+
+
+class Drawing:
+    """Says after its first epoch what to draw and what to aim at."""
+
+    def __init__(self, **later: Tensor) -> None:
+        self.weights, self.later = ClassWeights.uniform(3, sampling=True, targets=True), later
+
+    def update(self, train: ClassStats, valid: ClassStats) -> None:
+        self.weights.set(**self.later)
+
+    def state_dict(self) -> dict[str, Any]:
+        return {}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        return
+
+
+@pytest.mark.parametrize(
+    ("later", "complaint"),
+    [
+        ({"sampling": torch.tensor([0.5, math.nan, 0.5])}, "'sampling' are no probabilities"),
+        ({"sampling": torch.tensor([1.5, 0.0, -0.5])}, "'sampling' are no probabilities"),
+        ({"sampling": torch.tensor([0.0, 0.0, 1.0])}, "zero for every class that there are images of"),
+        ({"targets": torch.full((3, 3), math.inf)}, "'targets' are no probabilities"),
+    ],
+)
+def test_what_cannot_be_drawn_stops_the_run(later: dict[str, Tensor], complaint: str) -> None:
+    """No loss would show it: some class would be drawn all the same."""
+    x = torch.randint(0, 256, (24, 1, 8, 8), dtype=torch.uint8)
+    images = Images(x, torch.arange(24) % 2)  # no image of the third class
+    plan = Plan(epochs=2, batch_size=8, lr=0.1, valid_attack=PGD(eps=0.1, steps=1, step_size=0.1))
+    state = new_state(SmallCNN(3, 1), Drawing(**later), plan)
+    records = fit(state, images, images, Natural(), plan)
+    assert next(records).epoch == 1
+    with pytest.raises(TrainingError, match=complaint):
+        next(records)

@@ -87,6 +87,7 @@ def fit(
     share = counts.double() / counts.sum()
     while state.epoch < plan.epochs:
         epoch, started = state.epoch + 1, time.perf_counter() - state.seconds
+        _check_draws(state.strategy.weights, counts > 0)
         with work.engine.settings(work.step.data.y.device):  # not while the caller has the record
             _run_epoch(state, work, plan, started, on_step)
             train_stats = state.table.copy()
@@ -186,6 +187,15 @@ def _run_epoch(
             state.step, state.seconds = number, time.perf_counter() - started
             if on_step:
                 on_step(number, steps)
+
+
+def _check_draws(weights: ClassWeights, present: Tensor) -> None:
+    """Raise unless classes can be drawn by what the strategy says: a step cannot look, and no loss would show it."""
+    for name, values in (("sampling", weights.sampling), ("targets", weights.targets)):
+        if values is not None and not bool(((values >= 0) & values.isfinite()).all()):
+            raise TrainingError(f"the strategy's '{name}' are no probabilities: some are negative or not finite.")
+    if weights.sampling is not None and not bool((weights.sampling.cpu()[present.cpu()] > 0).any()):
+        raise TrainingError("the strategy's 'sampling' is zero for every class that there are images of.")
 
 
 def _check_finite(stats: ClassStats, epoch: int) -> None:
