@@ -161,7 +161,12 @@ def test_fawa_is_judged_by_the_raw_weights(monkeypatch: pytest.MonkeyPatch) -> N
     assert state.average is not None
     seen: list[ClassStats] = []
     usual = state.average.end_epoch
-    monkeypatch.setattr(state.average, "end_epoch", lambda raw: (seen.append(raw), usual(raw)))
+
+    def judged(raw: ClassStats) -> None:
+        seen.append(raw)
+        usual(raw)
+
+    monkeypatch.setattr(state.average, "end_epoch", judged)
     wanted: Weights = {}
     valid = images(30, seed=1)
     for record in fit(state, images(), valid, Natural(), the_plan):
