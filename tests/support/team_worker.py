@@ -20,11 +20,19 @@ from worstclass.evaluation.targets import evaluate_target, run_target
 from worstclass.methods import METHODS
 from worstclass.runs.run import open_run
 from worstclass.runs.train import train_run
+from worstclass.runs.warm_start import parse_fork
 from worstclass.training import data_parallel
 from worstclass.training.engine import Engine
 
 
-def train(team: Team, config: dict[str, Any], out: str, resume: bool = False, compiled: bool = False) -> None:
+def train(
+    team: Team,
+    config: dict[str, Any],
+    out: str,
+    resume: bool = False,
+    compiled: bool = False,
+    fork: str | None = None,
+) -> None:
     lines: list[str] = []
     run = partial(train_run, make_config(config), Path(out), team=team, allow_code=True, on_fallback=lines.append)
     if compiled:  # all of the fast engine that a CPU can do: traced forwards, nothing captured
@@ -32,7 +40,7 @@ def train(team: Team, config: dict[str, Any], out: str, resume: bool = False, co
         with uncaptured, mock.patch("torch.compile", partial(torch.compile, backend="aot_eager")):
             run(engine=Engine(fast=True))
     else:
-        run(resume=resume)
+        run(resume=resume, fork=None if fork is None else parse_fork(fork))
     assert team.leads or not lines  # one speaks for all
     if team.leads:
         Path(out, "lines.json").write_text(json.dumps(lines))

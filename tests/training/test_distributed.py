@@ -36,6 +36,7 @@ from worstclass.names import RECIPE
 from worstclass.runs.run import build_model, open_run
 from worstclass.runs.saver import ABOUT, LAST, LOG
 from worstclass.runs.train import train_run
+from worstclass.runs.warm_start import parse_fork
 from worstclass.torchrun import follows, team_size
 from worstclass.training import fit, new_state
 from worstclass.training.checkpoint import load_tensors
@@ -192,6 +193,25 @@ def test_a_layer_that_no_step_uses_decays_in_a_team(runs: Path) -> None:
 
 def test_what_processes_share(tmp_path: Path) -> None:
     work(2, [("share", {}), ("differ", {})], tmp_path)
+
+
+@pytest.mark.slow
+def test_two_processes_start_where_one_starts(tmp_path: Path) -> None:
+    """From an epoch of a run, and from its selected weights: the leader reads them, and all have them."""
+    data = write_tiny_npz(tmp_path / "tiny.npz")
+    parent = train_run(make_config(settings(data, "trades", epochs=2)), tmp_path / "parent", allow_code=True, keep=(1,))
+    warm = {"model": "team_models:plain", "average": "ema", "epochs": 3}
+    jobs: dict[str, dict[str, Any]] = {
+        "fork": {"config": settings(data, "wat", **warm), "fork": f"{parent.folder}@1"},
+        "init": {"config": settings(data, "wat", **warm, init=str(parent.folder))},
+    }
+    for name, job in jobs.items():
+        fork = parse_fork(job["fork"]) if "fork" in job else None
+        train_run(make_config(job["config"]), tmp_path / f"1-{name}", allow_code=True, fork=fork)
+    work(2, [("train", job | {"out": tmp_path / f"2-{name}"}) for name, job in jobs.items()], tmp_path)
+    for name in jobs:
+        assert apart(tmp_path / f"1-{name}", tmp_path / f"2-{name}") < 1e-9
+        assert len(open_run(tmp_path / f"2-{name}").log) == 3
 
 
 @pytest.mark.slow
