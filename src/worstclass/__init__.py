@@ -7,8 +7,9 @@ checkpoints, statistics and reports bring more.
 from typing import TYPE_CHECKING
 
 from worstclass.lazy import importer
+from worstclass.names import VERSION
 
-__version__ = "0.1.0"
+__version__ = VERSION
 
 __all__ = [
     "CSL",

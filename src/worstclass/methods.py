@@ -8,15 +8,17 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 from worstclass.errors import UserError, unknown
 
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from worstclass.config import Config
     from worstclass.types import ClassStrategy
+
+Settings: TypeAlias = Any
+"""The keys of a recipe, as `Config` has them."""
 
 ObjectiveName = Literal["natural", "pgd-at", "trades"]
 
@@ -27,8 +29,8 @@ class Method:
     belongs to the name, the keys of a recipe that are its own, and its base loss where the recipe names none."""
 
     title: str
-    make: Callable[[Config, Tensor], ClassStrategy]
-    detail: Callable[[Config], str] = lambda config: ""
+    make: Callable[[Settings, Tensor], ClassStrategy]
+    detail: Callable[[Settings], str] = lambda config: ""
     keys: tuple[str, ...] = ()
     objective: ObjectiveName = "trades"
 
@@ -40,32 +42,32 @@ def check_method(name: str) -> str:
     return name
 
 
-def _uniform(config: Config, class_counts: Tensor) -> ClassStrategy:
+def _uniform(config: Settings, class_counts: Tensor) -> ClassStrategy:
     from worstclass.strategies import uniform
 
     return uniform(len(class_counts))
 
 
-def _wat(config: Config, class_counts: Tensor) -> ClassStrategy:
+def _wat(config: Settings, class_counts: Tensor) -> ClassStrategy:
     from worstclass.strategies import WAT
 
     return WAT(class_counts, eta=config.eta, variant=config.variant)
 
 
-def _frl(config: Config, class_counts: Tensor) -> ClassStrategy:
+def _frl(config: Settings, class_counts: Tensor) -> ClassStrategy:
     from worstclass.strategies import FRL
 
     margin_rate = config.frl_margin_rate if config.method == "frl-rwrm" else 0.0
     return FRL(len(class_counts), tau=config.frl_tau, rate=config.frl_rate, margin_rate=margin_rate)
 
 
-def _csl(config: Config, class_counts: Tensor) -> ClassStrategy:
+def _csl(config: Settings, class_counts: Tensor) -> ClassStrategy:
     from worstclass.strategies import CSL
 
     return CSL(len(class_counts), rate=config.csl_rate)
 
 
-def _fixed(config: Config, class_counts: Tensor) -> ClassStrategy:
+def _fixed(config: Settings, class_counts: Tensor) -> ClassStrategy:
     import torch
 
     from worstclass.strategies import Fixed, focus
@@ -82,7 +84,7 @@ def _fixed(config: Config, class_counts: Tensor) -> ClassStrategy:
     return Fixed(class_counts, focus(num_classes, config.focus_class, config.focus_weight))
 
 
-def _focus(config: Config) -> str:
+def _focus(config: Settings) -> str:
     return "" if config.focus_weight is None else f", {config.focus_weight:g} on class {config.focus_class}"
 
 

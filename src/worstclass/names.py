@@ -7,6 +7,8 @@ from typing import Literal
 
 from worstclass.errors import UserError, unknown
 
+VERSION = "0.1.0"
+
 Norm = Literal["linf", "l2"]
 """The norm of a ball around an image."""
 

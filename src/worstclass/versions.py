@@ -5,14 +5,14 @@ import platform
 import numpy as np
 import torch
 
-import worstclass
+from worstclass.names import VERSION
 
 
 def versions() -> dict[str, str]:
     """What made a number: the package, Python, torch and the device."""
     device = torch.cuda.get_device_name() if torch.cuda.is_available() else platform.machine()
     return {
-        "worstclass": worstclass.__version__,
+        "worstclass": VERSION,
         "python": platform.python_version(),
         "torch": torch.__version__,
         "numpy": np.__version__,

@@ -83,7 +83,7 @@ def _work(recipe: str, folder: Path, device: str) -> None:
 
 
 if __name__ == "__main__":
-    from worstclass.cli.main import guarded
+    from worstclass.cli.guard import guarded
 
     with guarded():
         _work(sys.argv[1], Path(sys.argv[2]), sys.argv[3])

@@ -1,22 +1,15 @@
 """The command: train, sweep, evaluate, report, reproduce, certify, bench, recipes, demo."""
 
-import atexit
-import gc
-import os
-import signal
 import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
-from types import FrameType
-from typing import Annotated, Any, NoReturn, get_args
+from typing import Annotated, get_args
 
 import typer
 
-import worstclass
 from worstclass.cli.bench import bench
 from worstclass.cli.console import print_table, rule, say
 from worstclass.cli.evaluate import evaluate
+from worstclass.cli.guard import guarded
 from worstclass.cli.options import (
     AllowCode,
     DataDir,
@@ -35,22 +28,15 @@ from worstclass.config import (
     recipe_names,
 )
 from worstclass.errors import (
-    AttackError,
-    TeamError,
-    Terminated,
-    TrainingError,
     UserError,
     choose,
-    exit_code,
-    visible,
-    what_failed,
 )
 from worstclass.files import write_atomic, write_json
-from worstclass.names import RECIPE, check_run_folder, runs_user_code
+from worstclass.names import RECIPE, VERSION, check_run_folder, runs_user_code
 from worstclass.owners import describe_owners
 from worstclass.reproduce.specs import FIGURES, FORMATS, TABLES
 from worstclass.sweep.plan import RESULTS
-from worstclass.torchrun import follows, team_size
+from worstclass.torchrun import team_size
 
 app = typer.Typer(rich_markup_mode=None, pretty_exceptions_enable=False)
 
@@ -77,7 +63,7 @@ def root(
     if team_size() > 1 and context.invoked_subcommand not in ("train", "evaluate"):
         raise UserError("several processes can train and evaluate together, and nothing else: leave torchrun out.")
     if version:
-        say(worstclass.__version__)
+        say(VERSION)
     elif context.invoked_subcommand is None:
         say(context.get_help())
 
@@ -327,53 +313,6 @@ def main() -> None:
     """Run the command; what the user can put right is one line on standard error and exit code 2."""
     with guarded():
         sys.exit(app(standalone_mode=False) or 0)
-
-
-@contextmanager
-def guarded() -> Iterator[None]:
-    """Around a command: errors become one line and an exit code, and SIGTERM stops as Ctrl-C does."""
-    atexit.register(gc.freeze)  # at the end Python would look through all objects, for a second if it has compiled
-    # torchrun ends its processes by SIGTERM, and one that waits for another in C++ would not hear a handler of Python
-    before = signal.signal(signal.SIGTERM, _terminate if team_size() == 1 else signal.SIG_DFL)
-    try:
-        yield
-    except UserError as error:
-        _fail(str(error), 2)
-    except OSError as error:
-        _fail(what_failed(error), 2)
-    except (TrainingError, AttackError, TeamError) as error:
-        _fail(str(error), 1)
-    except (KeyboardInterrupt, typer.Abort) as stop:
-        _fail("stopped.", exit_code(stop))
-    except typer.Exit as left:
-        sys.exit(left.exit_code)
-    except Exception as error:  # the parser's usage errors have no public base class; anything else is a bug
-        if not hasattr(error, "format_message"):
-            raise
-        _fail(_usage(error), 2)
-    finally:
-        signal.signal(signal.SIGTERM, before)
-
-
-def _usage(error: Any) -> str:
-    """What the parser of options says, in one line that ends in what to do."""
-    context = getattr(error, "ctx", None)
-    key = str(getattr(error, "option_name", "")).lstrip("-").replace("-", "_")
-    if key in Config.model_fields and context is not None and context.command.name == "train":
-        return f"{error.option_name} is a key of the recipe: write --set {key}=VALUE."
-    text = str(error.format_message())
-    stop = "" if text.endswith((".", "?")) else "."
-    return f"{text}{stop}" + (f" See `{context.command_path} --help`." if context else "")
-
-
-def _terminate(number: int, frame: FrameType | None) -> NoReturn:
-    raise Terminated
-
-
-def _fail(message: str, code: int) -> NoReturn:
-    who = f" in process {os.environ.get('RANK')}" if follows() else ""
-    print(f"error{who}: {visible(message)}", file=sys.stderr)
-    sys.exit(code)
 
 
 if __name__ == "__main__":

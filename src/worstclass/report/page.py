@@ -10,10 +10,10 @@ import numpy as np
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
-import worstclass
 from worstclass.config import to_toml
 from worstclass.evaluation.checks import load_findings
 from worstclass.files import write_atomic
+from worstclass.names import VERSION
 from worstclass.radius import show_radii, show_radius
 from worstclass.report import figures
 from worstclass.report.gallery import make_gallery
@@ -75,7 +75,7 @@ def write_report(
         loader=PackageLoader("worstclass.report", "."), autoescape=True, undefined=StrictUndefined, trim_blocks=True
     )
     page = environment.get_template("page.html.j2").render(
-        version=worstclass.__version__,
+        version=VERSION,
         headline=headline(results),
         header=HEADER,
         rows=rows(results),
