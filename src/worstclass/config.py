@@ -144,6 +144,25 @@ class Config(BaseModel):
     frl_rate: Positive = Field(0.05, description="step of the multipliers, alpha_1 = alpha_2")
     frl_margin_rate: Positive = Field(0.2, description="step of the radius multipliers")
     csl_rate: Positive = Field(0.05, description="step alpha of the class costs")
+    dafa_strength: NotNegative = Field(1.0, description="how much weight moves between confused classes, lambda")
+    dafa_warmup: Whole = Field(70, ge=1, description="epoch whose confusions it reads; the weights move from then on")
+    dafa_refresh: Annotated[Number, Field(ge=0, lt=1)] = Field(
+        0.0, description="decay of a moving average that is read anew each epoch; 0: read once"
+    )
+    dafa_part: Literal["train", "valid"] = Field("train", description="images whose confusions it reads")
+    cfa_radius: NotNegative = Field(0.3, description="least factor on a class's radius, lambda_1")
+    cfa_beta: NotNegative = Field(0.5, description="least factor on a class's beta, lambda_2")
+    cfa_start: Whole = Field(10, ge=1, description="epoch after which radii and betas move")
+    faal_tau: Positive = Field(0.5, description="how far the weights may be from uniform, in KL")
+    cfol_eta: Positive = Field(5e-6, description="step of the log-weights of the classes")
+    cfol_gamma: Annotated[Number, Field(ge=0, le=1)] = Field(0.5, description="share of uniform sampling")
+    cfol_mode: Literal["sample", "weight"] = Field("sample", description="draw classes by their weights, or weigh them")
+    csr_alpha: Annotated[Number, Field(ge=0, le=1)] = Field(0.3, description="share of the weighed adversarial loss")
+    csr_part: Literal["train", "valid"] = Field("train", description="images whose confusions it reads")
+    csr_diagonal: bool = Field(True, description="whether samples that are right get weight, as published")
+    fair_tat_sharpness: NotNegative = Field(2.0, description="factor in the softmax that targets are drawn by")
+    fair_tat_radius: NotNegative = Field(0.5, description="least factor on a class's radius, lambda_r")
+    trix_strength: NotNegative = Field(1.0, description="how much weight and radius follow the gap to the mean")
     select: Select = Field(
         "worst-accuracy", description="which epoch to keep, judged on validation; worst-loss is the paper's"
     )
@@ -210,7 +229,7 @@ class Config(BaseModel):
     def make_objective(self) -> "Objective":
         """The base objective of the method."""
         from worstclass.attacks import PGD, trades_attack
-        from worstclass.objectives import Madry, Natural, Trades
+        from worstclass.objectives import BAT, Madry, Natural, Trades
 
         name, step = self.base_objective, self.step_size
         if name == "natural":
@@ -219,6 +238,8 @@ class Config(BaseModel):
             attack = PGD(eps=self.eps, steps=self.attack_steps, step_size=step, norm=self.norm)
             return Madry(attack=attack, label_smoothing=self.label_smoothing)
         attack = trades_attack(eps=self.eps, steps=self.attack_steps, step_size=step, norm=self.norm)
+        if name == "bat":
+            return BAT(beta=self.beta, attack=attack, label_smoothing=self.label_smoothing)
         return Trades(beta=self.beta, attack=attack, label_smoothing=self.label_smoothing)
 
     def make_strategy(self, class_counts: "torch.Tensor") -> "ClassStrategy":

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 Settings: TypeAlias = Any
 """The keys of a recipe, as `Config` has them."""
 
-ObjectiveName = Literal["natural", "pgd-at", "trades"]
+ObjectiveName = Literal["natural", "pgd-at", "trades", "bat"]
 
 
 @dataclass(frozen=True)
@@ -88,6 +88,55 @@ def _focus(config: Settings) -> str:
     return "" if config.focus_weight is None else f", {config.focus_weight:g} on class {config.focus_class}"
 
 
+def _dafa(config: Settings, class_counts: Tensor) -> ClassStrategy:
+    from worstclass.strategies import DAFA
+
+    return DAFA(
+        len(class_counts),
+        strength=config.dafa_strength,
+        warmup=config.dafa_warmup,
+        refresh=config.dafa_refresh,
+        part=config.dafa_part,
+    )
+
+
+def _cfa(config: Settings, class_counts: Tensor) -> ClassStrategy:
+    from worstclass.strategies import CFA
+
+    beta = config.beta if config.base_objective == "trades" else 0.0
+    return CFA(len(class_counts), beta=beta, radius=config.cfa_radius, share=config.cfa_beta, start=config.cfa_start)
+
+
+def _faal(config: Settings, class_counts: Tensor) -> ClassStrategy:
+    from worstclass.strategies import FAAL
+
+    return FAAL(len(class_counts), tau=config.faal_tau)
+
+
+def _cfol(config: Settings, class_counts: Tensor) -> ClassStrategy:
+    from worstclass.strategies import CFOL
+
+    return CFOL(len(class_counts), eta=config.cfol_eta, gamma=config.cfol_gamma, mode=config.cfol_mode)
+
+
+def _csr(config: Settings, class_counts: Tensor) -> ClassStrategy:
+    from worstclass.strategies import CSR
+
+    return CSR(len(class_counts), alpha=config.csr_alpha, part=config.csr_part, diagonal=config.csr_diagonal)
+
+
+def _fair_tat(config: Settings, class_counts: Tensor) -> ClassStrategy:
+    from worstclass.strategies import FairTAT
+
+    return FairTAT(len(class_counts), sharpness=config.fair_tat_sharpness, radius=config.fair_tat_radius)
+
+
+def _trix(config: Settings, class_counts: Tensor) -> ClassStrategy:
+    from worstclass.strategies import TRIX
+
+    return TRIX(len(class_counts), strength=config.trix_strength)
+
+
 _FRL_KEYS = ("objective", "frl_tau", "frl_rate")
 
 METHODS: dict[str, Method] = {
@@ -106,6 +155,14 @@ METHODS: dict[str, Method] = {
     "frl-rw": Method("FRL-RW", _frl, keys=_FRL_KEYS),
     "frl-rwrm": Method("FRL-RWRM", _frl, keys=(*_FRL_KEYS, "frl_margin_rate")),
     "csl": Method("CSL", _csl, keys=("objective", "csl_rate")),
+    "dafa": Method("DAFA", _dafa, keys=("objective", "dafa_strength", "dafa_warmup", "dafa_refresh", "dafa_part")),
+    "cfa": Method("CFA", _cfa, keys=("objective", "cfa_radius", "cfa_beta", "cfa_start")),
+    "faal": Method("FAAL", _faal, keys=("objective", "faal_tau")),
+    "cfol": Method("CFOL", _cfol, keys=("objective", "cfol_eta", "cfol_gamma", "cfol_mode")),
+    "csr": Method("CSR", _csr, keys=("csr_alpha", "csr_part", "csr_diagonal")),
+    "fair-tat": Method("FAIR-TAT", _fair_tat, keys=("objective", "fair_tat_sharpness", "fair_tat_radius")),
+    "trix": Method("TRIX", _trix, keys=("objective", "trix_strength")),
+    "bat": Method("BAT", _uniform, objective="bat"),
 }
 
 METHOD_KEYS = frozenset(key for method in METHODS.values() for key in method.keys)

@@ -1,6 +1,8 @@
 """Base objectives: per-sample losses without reduction, and the perturbation each is computed on."""
 
+from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Protocol
 
 import torch
 import torch.nn.functional as F
@@ -75,6 +77,77 @@ class Madry:
         logits = model(x_adv)
         robust = F.cross_entropy(logits, y, reduction="none", label_smoothing=self.label_smoothing)
         return Losses(torch.zeros_like(robust), robust, logits, logits)
+
+
+class Ascent(Protocol):
+    """An attack whose iterates can be watched, as those of `PGD`."""
+
+    def ascend(
+        self,
+        model: Classifier,
+        x: Tensor,
+        y: Tensor,
+        *,
+        watch: Callable[[Tensor, Tensor], None],
+        radius_scale: Tensor | None = None,
+        generator: Randomness = None,
+    ) -> Tensor: ...
+
+
+@dataclass(frozen=True, kw_only=True)
+class BAT:
+    """Balance adversarial training (Sun et al., AAAI 2023): images on both sides of the boundary.
+
+    CE(f(x_r), y) + beta KL(f(x) || f(x_w)) + KL(f(x_r) || u) + KL(f(x_w) || u), u uniform. Along one ascent, x_r is the
+    last iterate before the first that is wrong, and x_w the one after it that is wrong again; the last iterate where
+    there is none. Ours: one ascent for both; the public code makes two, from two starts.
+    """
+
+    beta: float
+    attack: Ascent
+    label_smoothing: float = 0.0
+
+    def perturb(
+        self,
+        model: Classifier,
+        x: Tensor,
+        y: Tensor,
+        *,
+        radius_scale: Tensor | None = None,
+        target: Tensor | None = None,
+        generator: Randomness = None,
+    ) -> Tensor:
+        """Both images of each sample, (B, 2, C, H, W)."""
+        failed = torch.zeros_like(y, dtype=torch.bool)
+        again = torch.zeros_like(failed)
+        right = wrong = None
+
+        def watch(x_adv: Tensor, logits: Tensor) -> None:
+            nonlocal right, wrong, failed, again
+            fails = logits.argmax(1) != y
+            shape = (-1, *[1] * (x.dim() - 1))
+            right = x_adv if right is None else torch.where((failed | fails).view(shape), right, x_adv)
+            second = fails & failed & ~again
+            wrong = x_adv if wrong is None else torch.where(second.view(shape), x_adv, wrong)
+            failed, again = failed | fails, again | second
+
+        last = self.attack.ascend(model, x, y, watch=watch, radius_scale=radius_scale, generator=generator)
+        assert right is not None
+        assert wrong is not None
+        shape = (-1, *[1] * (x.dim() - 1))
+        pair = torch.where(failed.view(shape), right, last), torch.where(again.view(shape), wrong, last)
+        return torch.stack(pair, dim=1)
+
+    def losses(self, model: Classifier, x: Tensor, x_adv: Tensor, y: Tensor) -> Losses:
+        clean, right, wrong = model(x), model(x_adv[:, 0]), model(x_adv[:, 1])
+        natural = F.cross_entropy(right, y, reduction="none", label_smoothing=self.label_smoothing)
+        robust = self.beta * kl_divergence(clean, wrong)
+        return Losses(natural, robust + _from_uniform(right) + _from_uniform(wrong), right, wrong)
+
+
+def _from_uniform(logits: Tensor) -> Tensor:
+    """KL(p || u) for each sample, (B,)."""
+    return kl_divergence(logits, torch.zeros_like(logits))
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -12,7 +12,7 @@ from worstclass.methods import METHOD_KEYS, METHODS
 
 Values = Mapping[str, Any]
 
-_ATTACKED = ("objective", ("pgd-at", "trades"))
+_ATTACKED = ("objective", ("pgd-at", "trades", "bat"))
 
 OWNERS: dict[str, tuple[str, tuple[str, ...]]] = {
     "lr_milestones": ("schedule", ("piecewise",)),
@@ -30,7 +30,7 @@ OWNERS: dict[str, tuple[str, tuple[str, ...]]] = {
     "early_attack_steps": _ATTACKED,
     "attack_milestones": _ATTACKED,
     "attack_step_size": _ATTACKED,
-    "beta": ("objective", ("trades",)),
+    "beta": ("objective", ("trades", "bat")),
 }
 """Keys that belong to another key: its name, and the values that own them; `()` is any that switches it on."""
 

@@ -120,6 +120,22 @@ class PGD:
             last_fools = last_fools | fools
         return Found(last, torch.where(column(found, x), fooling, last))
 
+    def ascend(
+        self,
+        model: Classifier,
+        x: Tensor,
+        y: Tensor,
+        *,
+        watch: Callable[[Tensor, Tensor], None],
+        radius_scale: Tensor | None = None,
+        generator: Randomness = None,
+    ) -> Tensor:
+        """The last iterate of one restart; `watch(x_adv, logits)` sees every one before it, the start first."""
+        y = check_batch(x, y, radius_scale, self.eps, self.norm)
+        source = rng.or_default(generator, x.device)
+        loss = self._loss(model, x, y, None)
+        return self._ascend(model, x, y, loss, radius_of(1.0, radius_scale, x), source, watch)
+
     def _loss(self, model: Classifier, x: Tensor, y: Tensor, target: Tensor | None) -> Callable[[Tensor], Tensor]:
         """The per-sample loss to ascend, as a function of the logits."""
         away = self._away(model, x, y)

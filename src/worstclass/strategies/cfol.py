@@ -14,8 +14,8 @@ class CFOL:
     """EXP3 over the classes, step by step: a class that fails under attack is drawn more often.
 
     q = softmax(w), p = gamma u + (1 - gamma) q with u uniform. For every sample that is wrong under attack,
-    w_y grows by eta / p_y. With `mode` "sample" classes are drawn by p, with replacement; with "weight" images are drawn
-    as ever and a sample weighs K p_y.
+    w_y grows by eta / p_y. With `mode` "sample" classes are drawn by p, with replacement; with "weight" images are
+    drawn as ever and a sample weighs K p_y.
     """
 
     def __init__(

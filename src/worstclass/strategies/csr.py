@@ -57,9 +57,11 @@ class CSR:
 def pair_weights(counts: Tensor, *, diagonal: bool = True) -> Tensor:
     """P from how often each class (row) is predicted for each label (column)."""
     errors = counts.double() - counts.double().diag().diag()
+    if not errors.any():
+        return torch.ones_like(errors)
     left, _, right = torch.linalg.svd(errors)
     outer = torch.outer(left[:, 0].abs(), right[0].abs())  # both of one sign, as errors are not negative
     if not diagonal:
         outer.fill_diagonal_(float(outer.min()))
     low, high = outer.min(), outer.max()
-    return 0.01 + 2 * (outer - low) / (high - low) if high > low else torch.ones_like(outer)
+    return 0.01 + 2 * (outer - low) / (high - low)

@@ -1,4 +1,4 @@
-"""FAAL (Zhang et al., CVPR 2024), fairness-aware adversarial learning: the worst weights of each batch, in closed form."""
+"""FAAL (Zhang et al., CVPR 2024), fairness-aware adversarial learning: the weights that each batch fears most."""
 
 from typing import Any
 
