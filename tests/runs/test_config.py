@@ -28,7 +28,7 @@ from worstclass.config import (
 from worstclass.errors import UserError
 from worstclass.methods import METHOD_KEYS, Method
 from worstclass.methods import METHODS as REGISTERED
-from worstclass.objectives import Madry, Natural, Trades
+from worstclass.objectives import BAT, Madry, Natural, Trades
 from worstclass.owners import OWNERS, is_used, owners_of
 from worstclass.strategies import uniform
 
@@ -55,23 +55,30 @@ def test_the_papers_recipes_and_the_demos_ship() -> None:
     assert wanted <= set(recipe_names())
 
 
+PERTURBED = ("cifar10-resnet18-faal-published", "cifar10-resnet18-csr-published")
+
+
 @pytest.mark.parametrize("name", recipe_names())
 def test_a_recipe_is_what_its_name_says(name: str) -> None:
     config = shipped(name)
     front = "fashion-mini" if config.data == "fashion-mini" else f"{config.data}-{config.model}"
-    rest = re.fullmatch(rf"{front}-{config.method}(?:-(reference|eta[\d.]+|cat[\d.]+))?", name)
+    rest = re.fullmatch(rf"{front}-{config.method}(?:-(reference|eta[\d.]+|cat[\d.]+|published|ema|awp))?", name)
     assert rest is not None
     variant = rest[1] or ""
     assert config.variant == ("reference" if variant == "reference" else "paper")
     usual = 0.5 if name == "fashion-mini-wat" else 0.1  # few epochs need a larger one
     assert config.eta == (float(variant.removeprefix("eta")) if variant.startswith("eta") else usual)
+    assert (config.average == "ema") == (variant == "ema")
+    assert (config.awp_gamma > 0) == (variant == "awp" or name in PERTURBED)
     if config.method == "fixed":
         assert config.focus_class == 3  # the cat of CIFAR-10
         assert config.focus_weight == float(variant.removeprefix("cat"))
     assert re.match(r"[A-Z].{10,}\.$", recipe_comment(name))  # a sentence, not a key
 
 
-@pytest.mark.parametrize("name", [name for name in recipe_names() if name.startswith("cifar")])
+@pytest.mark.parametrize(
+    "name", [name for name in recipe_names() if name.startswith("cifar") and not name.endswith("-published")]
+)
 def test_the_papers_settings(name: str) -> None:
     config = shipped(name)
     assert config.eps == EPS
@@ -96,6 +103,8 @@ def test_the_papers_settings(name: str) -> None:
         assert objective == Natural()
     elif config.method == "pgd-at":
         assert objective == Madry(attack=PGD(eps=EPS, steps=10, step_size=0.007))
+    elif config.method == "bat":
+        assert objective == BAT(beta=6.0, attack=trades_attack(eps=EPS, steps=10, step_size=0.007))
     else:
         step = EPS / 4 if config.method == "frl-rwrm" else 0.007
         assert objective == Trades(beta=6.0, attack=trades_attack(eps=EPS, steps=10, step_size=step))
@@ -259,7 +268,10 @@ def test_one_line_for_one_owner_and_for_several() -> None:
     for values, line in (
         ({"method": "trades", "eta": 0.1}, "eta belongs to method 'wat'; the method here is 'trades'."),
         ({"frl_tau": 0}, "frl_tau belongs to method 'frl-rw' or 'frl-rwrm'; the method here is 'wat'."),
-        ({"objective": "pgd-at", "beta": 1}, "beta belongs to objective 'trades'; the objective here is 'pgd-at'."),
+        (
+            {"objective": "pgd-at", "beta": 1},
+            "beta belongs to objective 'trades' or 'bat'; the objective here is 'pgd-at'.",
+        ),
         (
             {"schedule": "cosine", "lr_decay": 1},
             "lr_decay belongs to schedule 'piecewise'; the schedule here is 'cosine'.",
@@ -267,7 +279,7 @@ def test_one_line_for_one_owner_and_for_several() -> None:
         ({"optimizer": "adamw", "momentum": 0}, "momentum belongs to optimizer 'sgd'; the optimizer here is 'adamw'."),
         (
             {"method": "natural", "attack_steps": 9},
-            "attack_steps belongs to objective 'pgd-at' or 'trades'; the objective here is 'natural'.",
+            "attack_steps belongs to objective 'pgd-at', 'trades' or 'bat'; the objective here is 'natural'.",
         ),
     ):
         with pytest.raises(UserError) as caught:
@@ -416,7 +428,7 @@ MISTAKES: dict[str, tuple[dict[str, Any], list[str]]] = {
     "weights without fixed": ({"focus_class": 3}, ["focus_class belongs to method 'fixed'"]),
     "contradiction": (
         {"method": "trades", "objective": "natural"},
-        ["objective belongs to method 'fixed', 'wat', ", "or 'csl'; the method here is 'trades'"],
+        ["objective belongs to method 'fixed', 'wat', ", "or 'trix'; the method here is 'trades'"],
     ),
     "two lines": ({"method": "a\nb"}, ["unknown method 'a\\nb'"]),
 }
@@ -475,3 +487,19 @@ def test_a_recipe_that_is_not_there() -> None:
         read_recipe("nowhere/mine.toml")
     with pytest.raises(UserError, match="unknown recipe 'xxx"):
         read_recipe("x" * 5000)  # longer than a file name may be
+
+
+@pytest.mark.parametrize("name", [name for name in recipe_names() if name.endswith("-published")])
+def test_a_published_recipe_has_the_radius_of_all(name: str) -> None:
+    """Papers that have 0.031 are trained with 8/255 here: their rows can be compared."""
+    config = shipped(name)
+    assert (config.eps, config.norm, config.model, config.batch_size) == (EPS, "linf", "resnet18", 128)
+    assert shipped(name.removesuffix("-published")).method == config.method
+
+
+def test_dafa_as_published() -> None:
+    """110 epochs, the rate falls at 100 and 105, Nesterov's momentum, and the table of epoch 70."""
+    config = shipped("cifar10-resnet18-dafa-published")
+    plan = config.make_plan()
+    assert [plan.lr_at(epoch) for epoch in (99, 100, 104, 105)] == pytest.approx([0.1, 0.01, 0.01, 0.001])
+    assert (config.nesterov, config.weight_decay, config.dafa_warmup, config.select) == (True, 5e-4, 70, "last")

@@ -121,7 +121,8 @@ def permuted(stats: ClassStats, order: list[int]) -> ClassStats:
 @pytest.mark.parametrize("name", MAKERS)
 def test_permuting_the_classes_permutes_the_weights(name: str) -> None:
     order = [3, 0, 4, 1, 2]
-    one, other = MAKERS[name](), MAKERS[name]()
+    one: Any = MAKERS[name]()
+    other: Any = MAKERS[name]()
     batch, y = losses(5)
     moved = torch.tensor([order.index(int(label)) for label in y])
     shuffled = Losses(batch.natural, batch.robust, batch.natural_logits[:, order], batch.robust_logits[:, order])
@@ -361,9 +362,9 @@ def test_bat() -> None:
         assert torch.allclose(pair[number, 1], wrong[0], atol=1e-12)
     assert kinds == {(True, False), (False, True), (False, False)}  # never wrong, again and again, or once
     found = BAT(beta=6.0, attack=attack).losses(model, x, pair, y)
-    clean, right, wrong = (softmax(model(each).detach().numpy()) for each in (x, pair[:, 0], pair[:, 1]))
+    clean, correct, fooled = (softmax(model(each).detach().numpy()) for each in (x, pair[:, 0], pair[:, 1]))
     for i, label in enumerate(y.tolist()):
-        robust = 6 * (clean[i] * np.log(clean[i] / wrong[i])).sum()
-        robust += sum((p * np.log(3 * p)).sum() for p in (right[i], wrong[i]))
-        assert float(found.natural[i].detach()) == pytest.approx(-np.log(right[i][label]))
+        robust = 6 * (clean[i] * np.log(clean[i] / fooled[i])).sum()
+        robust += sum((p * np.log(3 * p)).sum() for p in (correct[i], fooled[i]))
+        assert float(found.natural[i].detach()) == pytest.approx(-np.log(correct[i][label]))
         assert float(found.robust[i].detach()) == pytest.approx(robust)
