@@ -36,6 +36,16 @@ pytestmark = [
 DEVICE = torch.device("cuda")
 STEADY = ["natural", "pgd-at", "trades", "fixed"]  # their class weights stay
 METHODS = [*STEADY, "wat", "frl-rw", "frl-rwrm", "csl"]
+SUCCESSORS: dict[str, dict[str, Any]] = {
+    "dafa": {"dafa_warmup": 1},
+    "cfa": {"cfa_start": 1},
+    "faal": {},
+    "cfol": {"cfol_eta": 1e-3},
+    "csr": {},
+    "fair-tat": {},
+    "trix": {},
+    "bat": {},
+}
 
 
 def data(size: int = 512) -> Images:
@@ -78,6 +88,7 @@ def prepared(method: str, engine: Engine, model: nn.Module) -> tuple[Work, State
     settings: dict[str, Any] = {"method": method, "lr": 1e-2, "batch_size": 32, "model": "resnet18"}
     if method in PARTS:
         settings |= {"method": "trades"} | PARTS[method]
+    settings |= SUCCESSORS.get(method, {})
     if method == "fixed":
         settings |= {"focus_class": 3, "focus_weight": 0.25}
     config = make_config(settings)
@@ -108,8 +119,8 @@ def steps(method: str, name: str, engine: Engine, count: int) -> tuple[list[Tens
             state.strategy.update(uneven(state.table), uneven(state.table))
             moved = weights.copy()
             now = {name: bool((old != getattr(moved, name)).any()) for name, old in before.tensors().items()}
-            if method != "everything":
-                steady = method in STEADY or method in PARTS
+            if method in METHODS:
+                steady = method in STEADY
                 assert now == {"natural": not steady, "robust": not steady, "radius_scale": method == "frl-rwrm"}
             work.step.optimizer.lr.mul_(0.5)
         take(torch.arange(32 * number, 32 * number + 32, device=DEVICE) % 512)
@@ -121,7 +132,7 @@ def steps(method: str, name: str, engine: Engine, count: int) -> tuple[list[Tens
 
 @pytest.mark.usefixtures("float64")
 @pytest.mark.parametrize(
-    ("method", "name"), [("trades", "resnet18"), *((method, "wrn10-1") for method in (*METHODS, *PARTS))]
+    ("method", "name"), [("trades", "resnet18"), *((method, "wrn10-1") for method in (*METHODS, *SUCCESSORS, *PARTS))]
 )
 def test_fast_is_eager(method: str, name: str) -> None:
     """Twenty steps, weight for weight; and the class tables, of validation too. Small networks compile sooner."""
