@@ -43,6 +43,12 @@ from worstclass.training.checkpoint import load_tensors
 
 HERE = Path(__file__).parents[1] / "support"
 METHODS = [*methods.METHODS]
+OWN: dict[str, dict[str, Any]] = {
+    "fixed": {"focus_class": 1, "focus_weight": 0.6},
+    "dafa": {"dafa_warmup": 1},
+    "cfa": {"cfa_start": 1},
+    "cfol": {"cfol_eta": 0.01},
+}
 PARTS: dict[str, dict[str, Any]] = {
     "ema": {"average": "ema", "ema_decay": 0.9},
     "fawa": {"average": "fawa", "fawa_threshold": 0.0},
@@ -70,9 +76,7 @@ QUICK = ("trades", "normed", "everything")  # what two processes train without -
 
 def settings(data: Path, method: str, **more: object) -> dict[str, Any]:
     values: dict[str, Any] = {"method": method, "model": "team_models:plain", "epochs": 3, "lr": 0.1}
-    own = {"fixed": {"focus_class": 1, "focus_weight": 0.6}, "dafa": {"dafa_warmup": 1}, "cfa": {"cfa_start": 1}}
-    own |= {"cfol": {"cfol_eta": 0.01}}
-    values |= own.get(method, {})
+    values |= OWN.get(method, {})
     return tiny_config(data, **(values | more)).recipe()
 
 
