@@ -146,6 +146,20 @@ def test_the_method_of_the_example_is_reported_and_certified(tmp_path: Path) -> 
     assert certificate.parts["weighted average cost"] == pytest.approx((costs * played).sum(1).mean())
 
 
+def test_the_method_of_the_example_is_swept(tmp_path: Path) -> None:
+    load("add_a_method")
+    data = write_tiny_npz(tmp_path / "tiny.npz")
+    (tmp_path / "sweep.toml").write_text(
+        'recipes = ["fashion-mini-trades"]\nattacks = "pgd-2"\n[grid]\nmethod = ["trades", "my-dafa"]\n'
+        f'[set]\ndata = "npz:{data}"\nepochs = 1\nbatch_size = 16\nvalid_fraction = 0.25\n'
+    )
+    arguments = ["sweep", str(tmp_path / "sweep.toml"), "--out", str(tmp_path / "sweep"), "--serial"]
+    cli.app(arguments, standalone_mode=False)
+    jobs = read_json(tmp_path / "sweep" / "sweep.json")["jobs"]
+    assert [job["state"] for job in jobs] == ["done", "done"]
+    assert len({job["name"] for job in jobs if "dafa" in job["name"]}) == 1
+
+
 def test_add_an_attack() -> None:
     example = load("add_an_attack")
     accuracy = example.main(epochs=1, limit=440, tries=5)
