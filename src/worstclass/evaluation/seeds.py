@@ -146,9 +146,9 @@ def compare_seeds(
 ) -> SeedComparison:
     """Compare two methods on the same images, by the predictions (n, N) and (m, N) of their seeds.
 
-    Images are paired, seeds are not: that would halve the degrees of freedom, and runs of one seed have little else in
-    common. `spreads` are those of both methods together, or of more. With one seed each and none given, it is
-    `metrics.compare`, which knows nothing of seeds.
+    Images are paired. Seeds are not: that would halve the degrees of freedom, and where runs of one seed are alike, the
+    interval is only wider than it need be. `spreads` are those of both methods together, or of more. With one seed each
+    and none given, it is `metrics.compare`, which knows nothing of seeds.
     """
     y, ours = _checked(labels, predictions)
     _, base = _checked(labels, base_predictions)
