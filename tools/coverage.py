@@ -137,10 +137,10 @@ def measure_seeds(name: str, trials: int, size: int = 1000) -> tuple[Floats, Flo
         spreads = spreads_of(methods, labels)
         nothing = seeds.Spreads(seeds.Spread(0, 0), seeds.Spread(0, 0))
         alone, both = (
-            seeds.compare_seeds(labels, methods[0], methods[1], 10, spreads=each, seed=trial)
+            seeds.compare_seeds(labels, methods[0], methods[1], 10, spreads=each, draws=1000, seed=trial)
             for each in (nothing, spreads)
         )
-        mean = seeds.seed_means(labels, methods[0], 10, spreads=spreads, seed=trial)
+        mean = seeds.seed_means(labels, methods[0], 10, spreads=spreads, draws=1000, seed=trial)
         differences = (alone.avg_difference, both.avg_difference, alone.worst_difference, both.worst_difference)
         found.append([each[1:] for each in (*differences, mean.worst)])
     low, high = np.moveaxis(np.array(found), -1, 0)

@@ -185,9 +185,7 @@ def print_results(results: Mapping[str, Any]) -> None:
         table = Table("Runs", "Seeds", *map(attack_title, attacks), caption=caption, caption_justify="left")
         for each in results["summary"]:
             found = [each["results"].get(name) for name in attacks]
-            cells = [
-                "" if f is None else f"{_spread(f['average'])} / {_spread(f['worst'])} {_pooled(f)}" for f in found
-            ]
+            cells = ["" if f is None else _over_seeds(f) for f in found]
             table.add_row(*(Text(visible(cell)) for cell in (each["group"], str(each["seeds"]), *cells)))
         print_wide(table)
 

@@ -37,7 +37,8 @@ def _text(table: PaperTable) -> str:
             for index, head in enumerate(("", "", *(MEASURES[measure] for measure in table.measures))):
                 shown.add_column(head, justify="left" if index < 2 else "right", no_wrap=True)
             for line in block.lines:
-                shown.add_section()
+                if not line.part:
+                    shown.add_section()
                 for row in _three(replace(line, cells=line.cells[start * count : (start + 1) * count])):
                     shown.add_row(*(Text(cell) for cell in row))
             buffer = io.StringIO()
@@ -76,7 +77,8 @@ def _latex(table: PaperTable) -> str:
             f" & & {names} \\\\",
         ]
         for line in block.lines:
-            lines += ["\\midrule", *(" & ".join(map(escape_latex, row)) + " \\\\" for row in _three(line))]
+            lines += [] if line.part else ["\\midrule"]
+            lines += [" & ".join(map(escape_latex, row)) + " \\\\" for row in _three(line)]
     return "\n".join([*lines, "\\bottomrule", "\\end{tabular}"]) + "\n"
 
 
@@ -84,24 +86,14 @@ def _csv(table: PaperTable) -> str:
     """One line for each cell, in full precision."""
     buffer = io.StringIO()
     writer = csv.writer(buffer, lineterminator="\n")
-    writer.writerow(
-        ["table", "data", "model", "method", "seeds", "run", "attack", "measure", *VALUES],
-    )
+    writer.writerow(["table", "data", "model", "method", "seeds", "run", "attack", "measure", *VALUES])
     for block in table.blocks:
         for line in block.lines:
+            where = [table.number, block.data, block.model, line.title, line.seeds, line.run or ""]
             for c in line.cells:
-                where = [
-                    table.number,
-                    block.data,
-                    block.model,
-                    line.title,
-                    line.seeds,
-                    line.run or "",
-                    c.attack,
-                    c.measure,
-                ]
                 values = [getattr(c, name) for name in VALUES]
-                writer.writerow(where + ["" if value is None else repr(float(value)) for value in values])
+                shown = ["" if value is None else repr(float(value)) for value in values]
+                writer.writerow([*where, c.attack, c.measure, *shown])
     return buffer.getvalue()
 
 
