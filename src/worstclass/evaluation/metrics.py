@@ -272,6 +272,7 @@ def room_above(correct: NDArray[Any], counts: NDArray[Any], level: float) -> flo
 
 
 def reverse_interval(value: float, drawn: Floats, level: float) -> Interval:
+    """A reverse bootstrap: the percentiles of what was drawn, mirrored at the value."""
     low, high = np.quantile(drawn, [(1 - level) / 2, (1 + level) / 2])
     return Interval(float(2 * value - high), float(2 * value - low))
 
