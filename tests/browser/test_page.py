@@ -151,6 +151,22 @@ def test_runs_are_switched_off_and_on_and_one_stays(opened: webdriver.Chrome) ->
     assert bars(opened).keys() == both
 
 
+def test_methods_are_a_forest_plot(opened: webdriver.Chrome, folders: list[Path]) -> None:
+    """Two panels, a row a method: the mean with its interval, and a dot for each seed."""
+    choose(opened, "attack", "cw-5")
+    panels = opened.find_elements(By.CSS_SELECTOR, "#forest svg")
+    for panel, key, title in zip(panels, ("average", "worst"), ("average", "worst class"), strict=True):
+        ticks = panel.find_elements(By.CSS_SELECTOR, "[aria-label='tick'] line")
+        texts = [str(tick.get_attribute("aria-label")) for tick in ticks]
+        labels = {text.split(",")[0]: text for text in texts}
+        for folder, method in zip(folders, ("TRADES", "WAT"), strict=True):
+            cell = json.loads((folder / "card.json").read_text())["columns"]["cw-5"][key]
+            shown = [float(number) for number in re.findall(r"\d+\.\d", labels[method])]
+            assert labels[method].startswith(f"{method}, {title}: ")
+            assert shown == pytest.approx([100 * cell[end] for end in ("value", "low", "high")], abs=0.06)
+        assert len(panel.find_elements(By.CSS_SELECTOR, "[aria-label='dot'] circle")) == 2
+
+
 def test_one_run_in_depth(opened: webdriver.Chrome, folders: list[Path]) -> None:
     """Confusion and epochs follow the run; the shares are those of the outcomes."""
     from worstclass.evaluation.outcomes import Outcomes

@@ -56,7 +56,18 @@ def here(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def test_help_version_and_recipes(here: Path) -> None:
-    commands = ["train", "sweep", "evaluate", "reproduce", "certify", "report", "recipes", "demo", "bench"]
+    commands = [
+        "train",
+        "sweep",
+        "evaluate",
+        "reproduce",
+        "certify",
+        "report",
+        "leaderboard",
+        "recipes",
+        "demo",
+        "bench",
+    ]
     commands += ["bench autoattack", "bench train", "bench classes"]
     for command, (code, out, err, heavy) in zip(
         ["", *commands], run("--help", *(f"{command} --help" for command in commands), cwd=here), strict=True

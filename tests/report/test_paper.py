@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from worstclass.config import recipe_names
-from worstclass.reproduce.paper import Reported, recomputed_rho, reported
+from worstclass.report.paper import Reported, recomputed_rho, reported
 
 pytestmark = pytest.mark.fast
 

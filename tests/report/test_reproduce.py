@@ -15,8 +15,8 @@ from tiny import SEED, tiny_config, tiny_run, write_tiny_npz
 from worstclass.cli.main import app
 from worstclass.errors import UserError
 from worstclass.evaluation.targets import evaluate_target, run_target
+from worstclass.report.paper import reported
 from worstclass.reproduce import FIGURES, FORMATS, TABLES, draw_figure, make_table, render
-from worstclass.reproduce.paper import reported
 from worstclass.runs.run import open_run
 from worstclass.runs.train import train_run
 

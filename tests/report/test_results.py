@@ -11,8 +11,8 @@ from worstclass.evaluation.card import measure
 from worstclass.evaluation.metrics import compare
 from worstclass.evaluation.outcomes import ANY, Outcomes
 from worstclass.evaluation.targets import CARD, OUTCOMES, load_card
+from worstclass.report.paper import Reported, reported
 from worstclass.report.tables import percent
-from worstclass.reproduce.paper import Reported, reported
 from worstclass.runs.run import open_run
 
 pytestmark = pytest.mark.fast

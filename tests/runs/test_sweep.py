@@ -281,17 +281,20 @@ def test_results_and_their_spread(swept: Path, capsys: pytest.CaptureFixture[str
             values = [card["columns"][attack][key]["value"] for card in cards]
             assert group["results"][attack][key]["mean"] == pytest.approx(sum(values) / 2)
             assert group["results"][attack][key]["std"] == pytest.approx(abs(values[0] - values[1]) / np.sqrt(2))
+        classes = np.mean([[c["value"] for c in card["columns"][attack]["classes"]] for card in cards], axis=0)
+        assert group["results"][attack]["pooled_worst"]["value"] == pytest.approx(classes.min())
     board.print_results(results)
     average = group["results"]["fgsm"]["average"]
     assert f"{100 * average['mean']:.1f} ± {100 * average['std']:.1f} /" in capsys.readouterr().out
 
 
 def test_one_seed_has_no_spread_and_a_failed_one_is_not_counted() -> None:
-    found = {"fgsm": {"average": 0.5, "worst": 0.25, "worst_class": "a"}}
+    found = {"fgsm": {"average": 0.5, "worst": 0.25, "worst_class": "a", "classes": {"a": 0.25, "b": 0.75}}}
     lines = [{"group": "g", "state": "done", "results": found}, {"group": "g", "state": "failed", "results": {}}]
     (group,) = summarize(lines)
     assert group["seeds"] == 1
     assert group["results"]["fgsm"]["average"] == {"mean": 0.5, "std": None}
+    assert group["results"]["fgsm"]["pooled_worst"] == {"value": 0.25, "class": "a"}
 
 
 def test_the_runs_feed_reproduce(swept: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -181,13 +181,19 @@ def print_results(results: Mapping[str, Any]) -> None:
         table.add_row(*(Text(visible(cell)) for cell in (line["name"], state, *cells)))  # names are not markup
     print_wide(table)
     if attacks and any(each["seeds"] > 1 for each in results["summary"]):
-        caption = "average / worst class %, mean ± standard deviation over seeds"
+        caption = "average / worst class %, mean ± standard deviation over seeds; (the class that is lowest over all)"
         table = Table("Runs", "Seeds", *map(attack_title, attacks), caption=caption, caption_justify="left")
         for each in results["summary"]:
             found = [each["results"].get(name) for name in attacks]
-            cells = ["" if f is None else f"{_spread(f['average'])} / {_spread(f['worst'])}" for f in found]
+            cells = ["" if f is None else _over_seeds(f) for f in found]
             table.add_row(*(Text(visible(cell)) for cell in (each["group"], str(each["seeds"]), *cells)))
         print_wide(table)
+
+
+def _over_seeds(found: Mapping[str, Any]) -> str:
+    pooled = found["pooled_worst"]
+    lowest = f"({pooled['class']} {100 * pooled['value']:.1f})"
+    return f"{_spread(found['average'])} / {_spread(found['worst'])} {lowest}"
 
 
 def _spread(value: Mapping[str, float | None]) -> str:

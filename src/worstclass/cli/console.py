@@ -15,9 +15,9 @@ if TYPE_CHECKING:  # to print a line needs no torch
     import torch
 
     from worstclass.bench import StepTime, Timing
-    from worstclass.report import Result
+    from worstclass.report import Group, Result
 
-WIDEST_TABLE = 200  # characters; a reason why a run failed may be longer
+WIDEST_TABLE = 260  # characters; a reason why a run failed may be longer
 console = Console(quiet=follows())
 
 
@@ -104,14 +104,18 @@ def print_findings(card: dict[str, Any], *, every: bool) -> None:
         say(verdict(findings))
 
 
-def print_table(results: "list[Result]") -> None:
-    """The comparison; on a narrow terminal it is wide rather than cut."""
+def print_table(results: "list[Result]", groups: "Sequence[Group]" = ()) -> None:
+    """The comparison, and methods over their seeds where one has several; on a narrow terminal wide rather than cut."""
     from worstclass.report import rich_table
+    from worstclass.report.groups import has_seeds
+    from worstclass.report.leaderboard import leaderboard_table
 
     about = results[0].card["about"]
     norm = {"linf": "L-inf", "l2": "L2"}[about["norm"]]
     title = f"{about['data']}, {norm} radius {show_radius(about['eps'])}, {len(results[0].outcomes.labels)} images"
     print_wide(rich_table(results, visible(title)))
+    if has_seeds(groups):
+        print_wide(leaderboard_table(groups, list(groups[0].columns), "Over seeds"))
 
 
 def print_wide(table: Table) -> None:

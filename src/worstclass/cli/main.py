@@ -1,4 +1,4 @@
-"""The command: train, sweep, evaluate, report, reproduce, certify, bench, recipes, demo."""
+"""The command: train, sweep, evaluate, report, leaderboard, reproduce, certify, bench, recipes, demo."""
 
 import sys
 from pathlib import Path
@@ -10,6 +10,7 @@ from worstclass.cli.bench import bench
 from worstclass.cli.console import print_table, rule, say
 from worstclass.cli.evaluate import evaluate
 from worstclass.cli.guard import guarded
+from worstclass.cli.leaderboard import leaderboard
 from worstclass.cli.options import (
     AllowCode,
     DataDir,
@@ -271,14 +272,26 @@ def report(
 ) -> None:
     """Compare evaluated runs on one page.
 
-    Prints a table, and writes figures and a self-contained HTML page.
+    Prints a table, and writes figures and a self-contained HTML page; runs of one recipe are grouped over seeds.
     """
-    from worstclass.report import load_results, write_report
+    from worstclass.report import group_results, load_results, write_report
 
     results = load_results([run for run in runs if run.name != RESULTS], base)
-    print_table(results)
-    write_report(results, out, data_dir=data_dir, allow_code=allow_code, gallery=gallery, hourly_price=hourly_price)
+    groups = group_results(results)
+    print_table(results, groups)
+    write_report(
+        results,
+        out,
+        groups=groups,
+        data_dir=data_dir,
+        allow_code=allow_code,
+        gallery=gallery,
+        hourly_price=hourly_price,
+    )
     say(f"Report: {out}, its figures beside it.")
+
+
+app.command()(leaderboard)
 
 
 @app.command()

@@ -164,12 +164,29 @@ def bootstrap_accuracies(correct: ArrayLike, counts: ArrayLike, *, draws: int = 
     return accuracies
 
 
+def bootstrap_runs(labels: ArrayLike, right: ArrayLike, *, draws: int = DRAWS, seed: int = 0) -> Floats:
+    """Class accuracies (draws, R, K) of R runs when the images that they share are drawn again, within each class.
+
+    `right` (R, N) says where each run is right, and K counts the classes that have images. Images that the same runs
+    have right are alike, so drawing images is drawing from a multinomial.
+    """
+    y = np.asarray(labels)
+    kinds, kind = np.unique(np.asarray(right, dtype=bool).T, axis=0, return_inverse=True)
+    rng = np.random.default_rng(seed)
+    classes = []
+    for k in np.unique(y):
+        counts = np.bincount(kind.reshape(-1)[y == k], minlength=len(kinds))
+        n = counts.sum()
+        classes.append(rng.multinomial(n, counts / n, size=draws) @ kinds.astype(np.int64) / n)
+    return np.stack(classes, axis=-1)
+
+
 def variance_interval(correct: ArrayLike, counts: ArrayLike, *, level: float = 0.95, seed: int = 0) -> Interval:
     """A reverse bootstrap of the class variance: noise only ever adds to it, so the percentiles are mirrored."""
     k, n = np.asarray(correct), np.asarray(counts)
     k, n = k[n > 0], n[n > 0]
     value = class_variance(k / n)
-    low, high = _reverse(value, bootstrap_accuracies(k, n, seed=seed).var(axis=1), level)
+    low, high = reverse_interval(value, bootstrap_accuracies(k, n, seed=seed).var(axis=1), level)
     least, largest = _variance_range(k, n, level)
     return Interval(max(0.0, low - value + least), max(0.0, high - value + largest))
 
@@ -216,7 +233,6 @@ def compare(
 ) -> Comparison:
     """Compare two runs image by image: images are drawn again in pairs, within each class.
 
-    A pair is both right, one right, or both wrong, so drawing images is drawing from a multinomial.
     The intervals are reverse bootstraps, rho's on the logarithm of rho + 2 = worst / base_worst + avg / base_avg,
     because a ratio is skewed. Where the worst class of the base is at 0, rho is not a finite number.
     """
@@ -225,43 +241,38 @@ def compare(
     if len(y) == 0:
         raise UserError("there are no images to compare on.")
     right, base_right = predicted == y, base_predicted == y
-    kinds = 2 * right + base_right
-    table = np.stack([np.bincount(kinds[y == k], minlength=4) for k in range(num_classes)])
-    table = table[table.sum(1) > 0]
-    counts = table.sum(1)
-    rng = np.random.default_rng(seed)
-    drawn = np.stack([rng.multinomial(n, row / n, size=DRAWS) for n, row in zip(counts, table, strict=True)], axis=1)
+    (ours, counts), (base, _) = (class_counts(y, each, num_classes) for each in (predicted, base_predicted))
+    ours, base, counts = ours[counts > 0], base[counts > 0], counts[counts > 0]
 
-    def measures(cells: NDArray[Any]) -> tuple[Any, Any, Any]:
-        """Differences of average and worst, and rho, of tables (..., K, 4)."""
-        ours, base = cells[..., 2] + cells[..., 3], cells[..., 1] + cells[..., 3]
-        avg, base_avg = ours.sum(-1) / counts.sum(), base.sum(-1) / counts.sum()
-        worst, base_worst = (ours / counts).min(-1), (base / counts).min(-1)
+    def measures(accuracies: NDArray[Any]) -> tuple[Any, Any, Any]:
+        """Differences of average and worst, and rho, of the accuracies of both runs (..., 2, K)."""
+        avg, worst = accuracies @ counts / counts.sum(), accuracies.min(-1)
+        (avg, base_avg), (worst, base_worst) = np.moveaxis(avg, -1, 0), np.moveaxis(worst, -1, 0)
         return avg - base_avg, worst - base_worst, _rho(avg, worst, base_avg, base_worst)
 
-    avg, worst, ratio = (float(value) for value in measures(table))
-    drawn_avg, drawn_worst, drawn_ratio = measures(drawn)
+    avg, worst, ratio = (float(value) for value in measures(np.stack([ours, base]) / counts))
+    drawn_avg, drawn_worst, drawn_ratio = measures(bootstrap_runs(y, [right, base_right], seed=seed))
     only_ours, only_base = int((right & ~base_right).sum()), int((base_right & ~right).sum())
     discordant = only_ours + only_base
-    ours, base = table[:, 2:].sum(1), table[:, 1::2].sum(1)
-    room, base_room = (_room_above(each, counts, level) if discordant else 0.0 for each in (ours, base))
+    room, base_room = (room_above(each, counts, level) if discordant else 0.0 for each in (ours, base))
     base_worst = float((base / counts).min())
-    low, high = _reverse(worst, drawn_worst, level)
+    low, high = reverse_interval(worst, drawn_worst, level)
     p_value = float(scipy_stats.binomtest(only_ours, discordant).pvalue) if discordant else 1.0
     return Comparison(
-        Measure(avg, *_reverse(avg, drawn_avg, level)),
+        Measure(avg, *reverse_interval(avg, drawn_avg, level)),
         Measure(worst, low - base_room, high + room),
         _relative(ratio, drawn_ratio, room / base_worst if base_worst else 0.0, level),
         p_value,
     )
 
 
-def _room_above(correct: NDArray[Any], counts: NDArray[Any], level: float) -> float:
+def room_above(correct: NDArray[Any], counts: NDArray[Any], level: float) -> float:
     """How far above a measured worst class of 0 the true one may be; nothing where the bootstrap can tell."""
     return worst_interval(correct, counts, level).high if correct.min() == 0 else 0.0
 
 
-def _reverse(value: float, drawn: Floats, level: float) -> Interval:
+def reverse_interval(value: float, drawn: Floats, level: float) -> Interval:
+    """A reverse bootstrap: the percentiles of what was drawn, mirrored at the value."""
     low, high = np.quantile(drawn, [(1 - level) / 2, (1 + level) / 2])
     return Interval(float(2 * value - high), float(2 * value - low))
 

@@ -1,4 +1,4 @@
-"""Figures as Matplotlib objects: class-wise bars, and what a run did over its epochs."""
+"""Figures as Matplotlib objects: class-wise bars, methods as a forest plot, and what a run did over its epochs."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -9,8 +9,10 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.colors import to_hex, to_rgb
 from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
 
 from worstclass.errors import choose
+from worstclass.report.groups import Group, by_worst, has_seeds
 from worstclass.report.results import Result, attack_title
 from worstclass.runs.run import Run
 
@@ -66,6 +68,51 @@ def classwise(results: Sequence[Result], attack: str) -> Figure:
         axes.set_title(f"{attack_title(attack)}: accuracy of each class (dashed: average)", loc="left")
         _add_legend(figure, len(results))
         return figure
+
+
+def forest(groups: Sequence[Group], attack: str) -> Figure:
+    """A row for each method, the best worst class on top: its seeds as dots, their mean with its 95% interval as a bar,
+    and the paper's number as a cross; average on the left, worst class on the right."""
+    ordered = by_worst(groups, attack)
+    places = np.arange(len(ordered))[::-1]
+    with matplotlib.rc_context(STYLE):
+        figure = Figure(figsize=(9, 1.3 + 0.42 * len(ordered)), layout="constrained")
+        panels = figure.subplots(1, 2, sharey=True)
+        for axes, key, title in zip(panels, ("average", "worst"), ("average", "worst class"), strict=True):
+            for place, group in zip(places, ordered, strict=True):
+                column = group.columns[attack]
+                mean, paper = column[key], column["paper"]
+                low, value, high = (100 * mean[end] for end in ("low", "value", "high"))
+                axes.plot([low, high], [place, place], color=COLORS[0], linewidth=1.4, solid_capstyle="butt")
+                axes.plot([value, value], [place - 0.13, place + 0.13], color=COLORS[0], linewidth=2.6)
+                seeds = 100 * np.array(mean["seeds"])
+                axes.plot(seeds, np.full(len(seeds), place - 0.24), "o", color=COLORS[1], markersize=4.5, alpha=0.85)
+                if paper:  # above the bar, as seeds are below it: none covers another
+                    axes.plot(100 * paper[key], place + 0.24, "x", color=COLORS[6], markersize=5.5, markeredgewidth=1.3)
+            axes.set_xlabel(f"{title} (%)")
+            axes.set_ylim(-0.6, len(ordered) - 0.4)
+            axes.grid(axis="y", visible=False)
+        names = [f"{_short(g.title, 40)} ({_count(len(g.results), 'seed')})" for g in ordered]
+        panels[0].set_title(f"Accuracy under {attack_title(attack)}", loc="left")
+        panels[0].set_yticks(places, names)
+        panels[0].tick_params(axis="y", length=0)
+        panels[1].tick_params(axis="y", length=0)
+        marks = [
+            Line2D([], [], color=COLORS[1], marker="o", linestyle="", markersize=4.5, label="a seed"),
+            Line2D([], [], color=COLORS[0], marker="|", markersize=9, markeredgewidth=2.6, label=_interval(ordered)),
+        ]
+        if any(group.columns[attack]["paper"] for group in ordered):
+            marks.append(Line2D([], [], color=COLORS[6], marker="x", linestyle="", label="the paper"))
+        figure.legend(handles=marks, frameon=False, ncols=len(marks), loc="outside upper left", fontsize=9)
+        return figure
+
+
+def _interval(groups: Sequence[Group]) -> str:
+    return f"mean, 95% interval for {'images and seeds' if has_seeds(groups) else 'images alone'}"
+
+
+def _count(number: int, word: str) -> str:
+    return f"{number} {word}{'' if number == 1 else 's'}"
 
 
 def training(runs: Sequence[tuple[str, Run]]) -> Figure:

@@ -47,6 +47,43 @@ function classwise() {
   put("classwise", chart, `Accuracy of each class under ${under()} with its 95% interval; dashed: the average. ${weakest.join(". ")}.`);
 }
 
+function forest() { // a row a method: seeds as dots below the bar of their mean, the paper's number as a cross above it
+  const methods = d3.sort(data.methods, (m) => -m.columns[state.attack].worst.value);
+  const names = methods.map((m) => m.title);
+  const full = width("forest"), narrow = full < 700;
+  const left = Math.min(narrow ? 150 : 260, 20 + 7 * d3.max(names, (name) => name.length));
+  const panels = [["average", "average"], ["worst", "worst class"]].map(([key, title], panel) => {
+    const named = narrow || panel === 0; // side by side, both panels have the names of the first
+    const rows = methods.map((m) => {
+      const d = m.columns[state.attack][key];
+      const deviation = d.std === null ? "" : ` ± ${percent(d.std)} over ${d.seeds.length} seeds`;
+      const paper = d.paper === null ? "" : `, the paper ${percent(d.paper)}%`;
+      return { method: m.title, ...d, label: `${m.title}, ${title}: ${percent(d.value)}%${deviation} [${percent(d.low)}, ${percent(d.high)}]${paper}` };
+    });
+    const seeds = rows.flatMap((d) => d.seeds.map((value) => ({ method: d.method, value })));
+    return Plot.plot({
+      width: narrow ? full : (full - left) / 2 - 10 + (named ? left : 0), height: 65 + 38 * rows.length,
+      marginLeft: named ? left : 15, marginRight: 15, marginTop: 20, marginBottom: 40,
+      style, ariaLabel: `Methods under ${under()}: ${title}`,
+      x: { label: `${title}, accuracy (%)`, grid: true, nice: true, ticks: 6 },
+      y: { domain: names, label: null, axis: null, padding: 0.2 },
+      marks: [
+        named ? Plot.axisY({ tickSize: 0, label: null, lineWidth: left / 13, textOverflow: "ellipsis" }) : null,
+        Plot.ruleY(rows, { y: "method", x1: (d) => 100 * d.low, x2: (d) => 100 * d.high, stroke: "#0072B2", strokeWidth: 1.5 }),
+        Plot.tickX(rows, { y: "method", x: (d) => 100 * d.value, stroke: "#0072B2", strokeWidth: 3, inset: 8, ariaLabel: "label" }),
+        Plot.dot(seeds, { y: "method", x: (d) => 100 * d.value, fill: "#D55E00", r: 3.5, dy: 9 }),
+        Plot.dot(rows.filter((d) => d.paper !== null), { y: "method", x: (d) => 100 * d.paper, symbol: "times", stroke: "black", r: 4, dy: -9 }),
+        Plot.tip(rows, Plot.pointerY({ y: "method", x: (d) => 100 * d.value, title: "label" })),
+      ],
+    });
+  });
+  const box = document.createElement("div");
+  box.className = "panels";
+  box.append(...panels);
+  const known = data.methods.some((m) => m.columns[state.attack].average.paper !== null);
+  put("forest", box, `Each method under ${under()}. Dot: a seed; bar: the mean with its 95% interval${known ? "; cross: the paper" : ""}.`);
+}
+
 function plane() {
   const runs = shownRuns();
   const points = runs.map((run) => {
@@ -151,7 +188,7 @@ function confusion() {
   put("confusion", chart, `${run.title} under ${under()}, percent of each row. ${column.worst.class}, ${column.worst.ties > 1 ? `one of ${column.worst.ties} classes at ${percent(column.worst.value)}%` : "the weakest"}, is taken for ${thieves.map((t) => `${t.name} (${percent(t.share)}%)`).join(", ")}.`);
 }
 
-function draw() { classwise(); plane(); confusion(); }
+function draw() { forest(); classwise(); plane(); confusion(); }
 
 document.querySelectorAll("[name=attack]").forEach((input) => input.addEventListener("change", () => { state.attack = input.value; draw(); }));
 document.querySelectorAll("[name=shown]").forEach((input) => input.addEventListener("change", () => {

@@ -1,7 +1,7 @@
 """The report: one self-contained HTML file that draws itself, and its figures as files beside it."""
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from importlib.resources import files
 from pathlib import Path
 from typing import Any
@@ -17,17 +17,23 @@ from worstclass.names import VERSION
 from worstclass.radius import show_radii, show_radius
 from worstclass.report import figures
 from worstclass.report.gallery import make_gallery
-from worstclass.report.results import Result, attack_title
+from worstclass.report.groups import Group, group_results, has_seeds
+from worstclass.report.leaderboard import HEADER as METHODS_HEADER
+from worstclass.report.leaderboard import leaderboard_notes, leaderboard_rows
+from worstclass.report.results import Result, attack_title, shared_attacks, strongest_attack
 from worstclass.report.tables import HEADER, notes, rows, weakest
 from worstclass.theory.certify import certify_outcomes, certify_training
 
-PREFERRED = ("autoattack", "pgd-100", "pgd-20")  # to open with: the strongest that every run has
 
+def headline(results: Sequence[Result], groups: Sequence[Group] | None = None) -> list[str]:
+    """What the numbers say, in sentences: the weakest class, and what each method gains and pays for it.
 
-def headline(results: Sequence[Result]) -> list[str]:
-    """What the numbers say, in sentences: the weakest class, and what each run gains and pays for it."""
+    A sentence for each run, or for each of the `groups` where a method has several seeds.
+    """
+    attack = strongest_attack(results)
+    if groups is not None and has_seeds(groups):
+        return [_group_sentence(group, groups, attack) for group in groups]
     sentences = []
-    attack = opening_attack(results)
     for result in results:
         column = result.columns[attack]
         average, worst = 100 * column["average"]["value"], 100 * column["worst"]["value"]
@@ -36,20 +42,42 @@ def headline(results: Sequence[Result]) -> list[str]:
             f"{worst:.1f}% for its weakest class, {weakest(column)}" if one else f"{weakest(column)} at {worst:.1f}%"
         )
         if against := column.get("against_base"):
-            gain, change = against["worst_difference"], against["average_difference"]
-            sure = "" if gain["low"] > 0 or gain["high"] < 0 else " (which may be chance: its interval includes zero)"
-            sentence += (
-                f"; against {result.base} that is {100 * gain['value']:+.1f} points for the weakest class{sure} "
-                f"and {100 * change['value']:+.1f} on average"
-            )
+            sentence += _gains(result.base, against)
         sentences.append(sentence + ".")
     return sentences
+
+
+def _group_sentence(group: Group, groups: Sequence[Group], attack: str) -> str:
+    column = group.columns[attack]
+    average, worst = (_mean(column[key]) for key in ("average", "worst"))
+    count = len(group.results)
+    seeds = "one seed" if count == 1 else f"{count} seeds"
+    sentence = (
+        f"{group.title}, {seeds}: {average}% on average under {attack_title(attack)}, {worst}% for the weakest class"
+    )
+    if against := column.get("against_base"):
+        sentence += _gains(next(each.title for each in groups if each.is_base), against)
+    return sentence + "."
+
+
+def _mean(mean: Mapping[str, Any]) -> str:
+    return f"{100 * mean['value']:.1f}" + ("" if mean["std"] is None else f" ± {100 * mean['std']:.1f}")
+
+
+def _gains(base: str, against: Mapping[str, Any]) -> str:
+    gain, change = against["worst_difference"], against["average_difference"]
+    sure = "" if gain["low"] > 0 or gain["high"] < 0 else " (which may be chance: its interval includes zero)"
+    return (
+        f"; against {base} that is {100 * gain['value']:+.1f} points for the weakest class{sure} "
+        f"and {100 * change['value']:+.1f} on average"
+    )
 
 
 def write_report(
     results: Sequence[Result],
     out: Path,
     *,
+    groups: Sequence[Group] | None = None,
     data_dir: Path = Path("data"),
     allow_code: bool = False,
     gallery: bool = True,
@@ -57,26 +85,31 @@ def write_report(
 ) -> list[Path]:
     """Write the page and, in the same folder, each figure as SVG and PNG; returns what was written.
 
-    `gallery` shows attacked images of the weakest class, for which it needs the weights and the data. `hourly_price`
-    puts a price on the time that training took.
+    `groups` are those of `group_results`, if they are known already. `gallery` shows attacked images of the weakest
+    class, for which it needs the weights and the data. `hourly_price` puts a price on the time that training took.
     """
     out.parent.mkdir(parents=True, exist_ok=True)
     drawn = {f"classwise-{name}": figures.classwise(results, name) for name in shared_attacks(results)}
     trained = [(result.title, result.run) for result in results if result.run is not None]
     if trained:
         drawn["training"] = figures.training(trained)
+    groups = group_results(results) if groups is None else groups
+    drawn["forest"] = figures.forest(groups, strongest_attack(results))
     written = [out]
     for name, figure in drawn.items():
-        for ending in ("svg", "png"):
+        for ending in ("svg", "png", "pdf") if name == "forest" else ("svg", "png"):
             written += figures.save_figure(figure, out.with_name(f"{name}.{ending}"))
-    attack, data = opening_attack(results), page_data(results)
+    attack, data = strongest_attack(results), page_data(results, groups)
     findings = [load_findings(result.card) for result in results]
     environment = Environment(
         loader=PackageLoader("worstclass.report", "."), autoescape=True, undefined=StrictUndefined, trim_blocks=True
     )
     page = environment.get_template("page.html.j2").render(
         version=VERSION,
-        headline=headline(results),
+        headline=headline(results, groups),
+        methods=leaderboard_rows(groups, shared_attacks(results)) if has_seeds(groups) else [],
+        methods_header=METHODS_HEADER,
+        methods_notes=leaderboard_notes(groups),
         header=HEADER,
         rows=rows(results),
         notes=notes(results),
@@ -105,13 +138,13 @@ def write_report(
     return written
 
 
-def page_data(results: Sequence[Result]) -> dict[str, Any]:
+def page_data(results: Sequence[Result], groups: Sequence[Group] | None = None) -> dict[str, Any]:
     """What the charts are drawn from: the numbers of the cards and logs, rounded to what a chart can show."""
     names = shared_attacks(results)
     return {
         "classes": results[0].class_names,
         "attacks": [{"name": name, "title": attack_title(name)} for name in names],
-        "attack": opening_attack(results),
+        "attack": strongest_attack(results),
         "base": _base(results),
         "runs": [
             {
@@ -122,18 +155,11 @@ def page_data(results: Sequence[Result]) -> dict[str, Any]:
             }
             for index, result in enumerate(results)
         ],
+        "methods": [
+            {"title": group.title, "seeds": group.seeds, "columns": {name: _method(group, name) for name in names}}
+            for group in (group_results(results) if groups is None else groups)
+        ],
     }
-
-
-def shared_attacks(results: Sequence[Result]) -> list[str]:
-    """Attacks that every run was evaluated under."""
-    return [name for name in results[0].columns if all(name in result.columns for result in results)]
-
-
-def opening_attack(results: Sequence[Result]) -> str:
-    """The attack that the page opens with, and its headline is about."""
-    shared = shared_attacks(results)
-    return next((name for name in PREFERRED if name in shared), shared[-1])  # natural is always there
 
 
 def _base(results: Sequence[Result]) -> dict[str, Any] | None:
@@ -171,6 +197,19 @@ def _column(result: Result, name: str) -> dict[str, Any]:
     }
 
 
+def _method(group: Group, name: str) -> dict[str, Any]:
+    column = group.columns[name]
+    return {
+        key: _rounded(column[key])
+        | {
+            "std": None if column[key]["std"] is None else round(column[key]["std"], 5),
+            "seeds": [round(value, 5) for value in column[key]["seeds"]],
+            "paper": column["paper"][key] if column["paper"] else None,
+        }
+        for key in ("average", "worst")
+    }
+
+
 def _log(result: Result) -> dict[str, Any] | None:
     if result.run is None:
         return None
@@ -202,7 +241,7 @@ def _duration(seconds: float) -> str:
     return f"{seconds / 60:.1f} min" if seconds < 7200 else f"{seconds / 3600:.1f} h"
 
 
-def _rounded(measure: dict[str, Any]) -> dict[str, Any]:
+def _rounded(measure: Mapping[str, Any]) -> dict[str, Any]:
     return {key: None if measure[key] is None else round(measure[key], 5) for key in ("value", "low", "high")}
 
 

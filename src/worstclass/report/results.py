@@ -5,14 +5,17 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from worstclass.config import Config, differing_keys, make_config
+from worstclass.config import Config, make_config
 from worstclass.errors import UserError
 from worstclass.evaluation.card import compare_with_base, measure
 from worstclass.evaluation.outcomes import ANY, Outcomes
+from worstclass.evaluation.seeds import same_but_for_the_seed
 from worstclass.evaluation.targets import CARD, OUTCOMES, check_comparable, load_card, load_outcomes
 from worstclass.names import RECIPE
 from worstclass.report.titles import compared_settings, distinguish
 from worstclass.runs.run import Run, open_run
+
+STRONGEST = ("autoattack", "pgd-100", "pgd-20")
 
 
 @dataclass(frozen=True)
@@ -20,7 +23,8 @@ class Result:
     """An evaluation with its outcomes and, for each attack, its measures; with rho unless it is a base.
 
     `run` is the run whose model was evaluated, and None for a model of somebody else. `base` is the title of what its
-    rho compares with, and `notes` say what to know about that comparison.
+    rho compares with, and `notes` say what to know about that comparison. `recipe` is that of the run, or the one that
+    the card names.
     """
 
     title: str
@@ -32,6 +36,7 @@ class Result:
     is_base: bool
     base: str = ""
     notes: tuple[str, ...] = ()
+    recipe: Config | None = None
 
     @property
     def class_names(self) -> list[str]:
@@ -109,7 +114,9 @@ def load_results(
                 )
         base_title = base_titles[place] if against else ""
         notes = _notes(title, own, base_title, against) if against else ()
-        results.append(Result(title, own.folder, own.run, own.outcomes, own.card, columns, is_base, base_title, notes))
+        results.append(
+            Result(title, own.folder, own.run, own.outcomes, own.card, columns, is_base, base_title, notes, own.config)
+        )
     return results
 
 
@@ -142,7 +149,7 @@ def _differ_in_seed(one: _Evaluation, other: _Evaluation) -> bool:
     """In that alone: the same recipe otherwise, and the same choice of epoch."""
     epochs = [each.card["about"].get("checkpoint") for each in (one, other)]
     return bool(
-        one.config and other.config and epochs[0] == epochs[1] and differing_keys(one.config, other.config) == ["seed"]
+        one.config and other.config and epochs[0] == epochs[1] and same_but_for_the_seed(one.config, other.config)
     )
 
 
@@ -165,6 +172,17 @@ def _notes(title: str, own: _Evaluation, base_title: str, base: _Evaluation) -> 
     if lacking := [name for name in lacking if not name.endswith(ANY)]:
         notes.append(f"{title} has no rho under {', '.join(lacking)}: {base_title} has not been evaluated under it.")
     return tuple(notes)
+
+
+def shared_attacks(results: Sequence[Result]) -> list[str]:
+    """Attacks that every run was evaluated under."""
+    return [name for name in results[0].columns if all(name in result.columns for result in results)]
+
+
+def strongest_attack(results: Sequence[Result]) -> str:
+    """The strongest attack that every run was evaluated under; reports open with it."""
+    shared = shared_attacks(results)
+    return next((name for name in STRONGEST if name in shared), shared[-1])  # natural is always there
 
 
 def attack_title(name: str) -> str:

@@ -5,6 +5,7 @@ from typing import Any
 
 import numpy as np
 
+from worstclass.evaluation.seeds import seed_groups, standard_deviation
 from worstclass.evaluation.targets import load_card
 from worstclass.sweep.jobs import Failure
 from worstclass.sweep.plan import Job, Sweep
@@ -12,9 +13,10 @@ from worstclass.sweep.plan import Job, Sweep
 
 def collect_results(sweep: Sweep, jobs: Sequence[Job], failures: Mapping[str, Failure]) -> dict[str, Any]:
     """A sweep that has ended as plain JSON: its file, its jobs with their accuracies, and the summary over seeds."""
+    groups = {place: jobs[group[0]].group for group in seed_groups([job.config for job in jobs]) for place in group}
     lines = []
-    for job in jobs:
-        line: dict[str, Any] = {"name": job.name, "group": job.group, "seed": job.config.seed}
+    for place, job in enumerate(jobs):
+        line: dict[str, Any] = {"name": job.name, "group": groups[place], "seed": job.config.seed}
         failure = failures.get(job.name)
         if failure is None:
             columns = load_card(job.folder)["columns"] if sweep.attack_names else {}
@@ -28,24 +30,34 @@ def collect_results(sweep: Sweep, jobs: Sequence[Job], failures: Mapping[str, Fa
 
 
 def summarize(lines: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
-    """For each group of jobs that differ in their seed: how many have ended well, and the mean and the standard
-    deviation (n - 1; None for one seed) of average and worst class under each attack."""
+    """For each group of jobs that differ in their seed: how many have ended well, and under each attack the mean and
+    the standard deviation (n - 1; None for one seed) of average and worst class, and the worst class of all seeds
+    together, with the lowest mean accuracy."""
     summary = []
     for group in dict.fromkeys(line["group"] for line in lines):
         results = [line["results"] for line in lines if line["group"] == group and line["state"] == "done"]
         names = list(results[0]) if results else []
-        measures = {
-            name: {key: _spread([result[name][key] for result in results]) for key in ("average", "worst")}
-            for name in names
-        }
+        measures = {name: _over_seeds([result[name] for result in results]) for name in names}
         summary.append({"group": group, "seeds": len(results), "results": measures})
     return summary
 
 
 def _accuracies(column: Mapping[str, Any]) -> dict[str, Any]:
     worst = column["worst"]
-    return {"average": column["average"]["value"], "worst": worst["value"], "worst_class": worst["class"]}
+    return {
+        "average": column["average"]["value"],
+        "worst": worst["value"],
+        "worst_class": worst["class"],
+        "classes": {each["class"]: each["value"] for each in column["classes"] if each["value"] is not None},
+    }
+
+
+def _over_seeds(found: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    means = {name: float(np.mean([each["classes"][name] for each in found])) for name in found[0]["classes"]}
+    weakest = min(means, key=lambda name: means[name])
+    spread = {key: _spread([each[key] for each in found]) for key in ("average", "worst")}
+    return spread | {"pooled_worst": {"value": means[weakest], "class": weakest}}
 
 
 def _spread(values: Sequence[float]) -> dict[str, float | None]:
-    return {"mean": float(np.mean(values)), "std": float(np.std(values, ddof=1)) if len(values) > 1 else None}
+    return {"mean": float(np.mean(values)), "std": standard_deviation(values)}

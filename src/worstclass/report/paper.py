@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from functools import cache
 from importlib.resources import files
 
+from worstclass.config import Config
 from worstclass.evaluation import metrics
 
 
@@ -47,6 +48,21 @@ def reported() -> tuple[Reported, ...]:
         )
         for row in csv.DictReader(text.splitlines())
     )
+
+
+def printed(config: Config, attack: str, table: int | None = None) -> Reported | None:
+    """What the paper prints for this method, data, network and attack, in one of its tables or in the first that has
+    it. Its numbers of WAT are from its public code, and stand beside both variants."""
+    own = config.average == "none" and not config.awp_gamma and config.base_objective == "trades"
+    if not own or abs(config.eps - 8 / 255) > 1e-9:
+        return None
+    place = (config.data, config.model, config.method, attack)
+    for cell in reported():
+        if (cell.data, cell.model, cell.method, cell.attack) != place or table not in (None, cell.table):
+            continue
+        if config.method != "wat" or cell.eta in (None, config.eta):
+            return cell
+    return None
 
 
 def recomputed_rho(cell: Reported) -> float:

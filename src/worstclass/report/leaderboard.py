@@ -1,0 +1,172 @@
+"""The table of methods: mean and standard deviation over seeds, as text, Markdown, LaTeX or CSV."""
+
+import csv
+import io
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any
+
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from worstclass.errors import visible
+from worstclass.report.groups import DIFFERENCES, Group, by_worst
+from worstclass.report.results import attack_title
+from worstclass.report.tables import number, percent
+
+HEADER = (
+    "Attack",
+    "Method",
+    "Seeds",
+    "Average %",
+    "Worst class %",
+    "Pooled worst %",
+    "",
+    "Average - base",
+    "Worst - base",
+    "rho",
+)
+WORDS = (0, 1, 6)  # columns that are not numbers
+SMALL = 10  # degrees of freedom below which a spread over seeds is itself uncertain
+
+
+def leaderboard_rows(groups: Sequence[Group], attacks: Iterable[str]) -> list[tuple[str, ...]]:
+    """The cells of the table, as text: for each attack a row for each method, the best worst class first."""
+    rows = []
+    for attack in attacks:
+        for group in by_worst(groups, attack):
+            column = group.columns[attack]
+            against = column.get("against_base", {})
+            gaps = [signed(against[key]) if key in against else "base" if group.is_base else "" for key in DIFFERENCES]
+            rows.append(
+                (
+                    attack_title(attack),
+                    group.title,
+                    str(len(group.results)),
+                    with_deviation(column["average"]),
+                    with_deviation(column["worst"]),
+                    percent(column["pooled_worst"]),
+                    str(column["pooled_worst"]["class"]),
+                    *gaps,
+                    _rho(column["rho"]) if not group.is_base else "base",
+                )
+            )
+    return rows
+
+
+def with_deviation(mean: Mapping[str, Any]) -> str:
+    """`47.9 ± 0.4 [46.8, 49.1]`: mean, standard deviation over seeds if there are two, interval."""
+    deviation = "" if mean["std"] is None else f" ± {100 * mean['std']:.1f}"
+    return f"{100 * mean['value']:.1f}{deviation} [{100 * mean['low']:.1f}, {100 * mean['high']:.1f}]"
+
+
+def signed(gap: Mapping[str, Any]) -> str:
+    """A difference in points: `+7.0 [+3.6, +11.3]`."""
+    return f"{100 * gap['value']:+.1f} [{100 * gap['low']:+.1f}, {100 * gap['high']:+.1f}]"
+
+
+def _rho(rho: dict[str, Any] | None) -> str:
+    if rho is None:
+        return ""
+    return number(rho, 2, sign=True) if rho["std"] is None else f"{rho['value']:+.2f} ± {rho['std']:.2f}"
+
+
+def leaderboard_notes(groups: Sequence[Group]) -> list[str]:
+    """What the numbers mean, and what they leave out."""
+    degrees = next(iter(groups[0].columns.values()))["degrees"]
+    if degrees == 0:
+        return [
+            "[95% interval], for the draw of images alone: no method has two seeds, so seeds are not accounted for."
+        ]
+    small = ": a small sample, read the intervals with care" if degrees < SMALL else ""
+    lines = [
+        "Mean ± standard deviation over seeds [95% interval, for the draw of images and of seeds].",
+        f"The spread over seeds is that of all methods together, {degrees} degrees of freedom{small}.",
+        "Worst class: mean of each seed's own. Pooled: the class that is lowest over all seeds [for images alone].",
+    ]
+    unpaired = [r.title for group in groups for r in group.results if any("is compared with" in n for n in r.notes)]
+    if any(group.columns[attack]["rho"] for group in groups for attack in group.columns):
+        lines.append("rho: mean over seeds, each against the base of its own seed; of one seed [for images alone].")
+        lines += [f"rho of {title} is against the base of another seed." for title in unpaired]
+    return lines
+
+
+def leaderboard_table(groups: Sequence[Group], attacks: Sequence[str], title: str) -> Table:
+    """For the terminal."""
+    caption = Text(visible("\n".join(leaderboard_notes(groups))))
+    table = Table(title=Text(title), title_justify="left", caption=caption, caption_justify="left")
+    for index, name in enumerate(HEADER):
+        table.add_column(name, justify="left" if index in WORDS else "right", no_wrap=True)
+    previous = ""
+    for row in leaderboard_rows(groups, attacks):
+        if previous and row[0] != previous:
+            table.add_section()
+        first = "" if row[0] == previous else row[0]
+        table.add_row(*(Text(visible(cell)) for cell in (first, *row[1:])))  # names are not markup
+        previous = row[0]
+    return table
+
+
+def render_leaderboard(groups: Sequence[Group], attacks: Sequence[str], kind: str) -> str:
+    """The table as `text`, `markdown`, `latex` or `csv`; the notes are below it, or comments."""
+    return _WRITERS[kind](groups, attacks)
+
+
+def _text(groups: Sequence[Group], attacks: Sequence[str]) -> str:
+    table, buffer = leaderboard_table(groups, attacks, "Over seeds"), io.StringIO()
+    Console(file=buffer, width=Console(width=1000).measure(table).maximum).print(table)
+    return "\n".join(line.rstrip() for line in buffer.getvalue().splitlines()) + "\n"
+
+
+def _markdown(groups: Sequence[Group], attacks: Sequence[str]) -> str:
+    rows = [[cell.replace("|", "\\|") for cell in row] for row in leaderboard_rows(groups, attacks)]
+    rule = ["---" if index in WORDS else "---:" for index in range(len(HEADER))]
+    lines = [f"| {' | '.join(row)} |" for row in (HEADER, rule, *rows)]
+    return "\n".join([*lines, "", *leaderboard_notes(groups)]) + "\n"
+
+
+def _latex(groups: Sequence[Group], attacks: Sequence[str]) -> str:
+    """With booktabs."""
+    lines = [f"% {note}" for note in leaderboard_notes(groups)]
+    columns = "".join("l" if index in WORDS else "r" for index in range(len(HEADER)))
+    lines += [f"\\begin{{tabular}}{{{columns}}}", "\\toprule", " & ".join(map(escape_latex, HEADER)) + " \\\\"]
+    previous = ""
+    for row in leaderboard_rows(groups, attacks):
+        lines += ["\\midrule"] if row[0] != previous else []
+        lines.append(" & ".join(map(escape_latex, row)) + " \\\\")
+        previous = row[0]
+    return "\n".join([*lines, "\\bottomrule", "\\end{tabular}"]) + "\n"
+
+
+def _csv(groups: Sequence[Group], attacks: Sequence[str]) -> str:
+    """One line for each number, in full precision; accuracies are fractions, `seeds` the value of each seed."""
+    buffer = io.StringIO()
+    writer = csv.writer(buffer, lineterminator="\n")
+    writer.writerow(["attack", "method", "runs", "measure", "mean", "std", "low", "high", "paper", "seeds"])
+    for attack in attacks:
+        for group in by_worst(groups, attack):
+            column = group.columns[attack]
+            cells = {key: column[key] for key in ("average", "worst", "pooled_worst", "rho") if column[key]}
+            cells |= {key: column["against_base"][key] for key in DIFFERENCES if "against_base" in column}
+            for measure, cell in cells.items():
+                paper = (column["paper"] or {}).get(measure)
+                values = [cell["value"], cell.get("std"), cell["low"], cell["high"], paper]
+                shown = ["" if value is None else repr(float(value)) for value in values]
+                seeds = " ".join(repr(float(value)) for value in cell.get("seeds", []))
+                writer.writerow([attack, group.title, len(group.results), measure, *shown, seeds])
+    return buffer.getvalue()
+
+
+def escape_latex(text: str) -> str:
+    """Text in which LaTeX finds no command."""
+    for mark in "&%#_$":
+        text = text.replace(mark, f"\\{mark}")
+    return text.replace("±", "$\\pm$")
+
+
+_WRITERS: dict[str, Callable[[Sequence[Group], Sequence[str]], str]] = {
+    "text": _text,
+    "markdown": _markdown,
+    "latex": _latex,
+    "csv": _csv,
+}
