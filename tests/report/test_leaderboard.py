@@ -30,7 +30,7 @@ ROOT = Path(__file__).parents[2] / "results"
 FOLDERS = [
     *(ROOT / f"cifar10-resnet18-{name}-seed1" for name in ("trades", "wat", "wat-reference", "frl-rw")),
     *(
-        ROOT / "further-runs" / f"cifar10-resnet18-{name}"
+        ROOT / f"cifar10-resnet18-{name}"
         for name in ("trades-seed2", "wat-seed2", "wat-reference-seed2", "wat-reference-seed3")
     ),
 ]
