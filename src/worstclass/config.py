@@ -137,13 +137,23 @@ class Config(BaseModel):
     beta: NotNegative = Field(6.0, description="weight beta of the KL term of TRADES")
     eta: Positive = Field(0.1, description="learning rate eta of Hedge")
     variant: Literal["paper", "reference"] = Field("paper", description="wat as in the paper, or as in its public code")
-    class_weights: tuple[NotNegative, ...] | None = Field(None, description="w_1..w_K, summing to 1")
+    class_weights: tuple[NotNegative, ...] | Literal["balanced"] | None = Field(
+        None, description="w_1..w_K, summing to 1, or 'balanced': all classes alike, however many images each has"
+    )
     focus_class: Whole | None = Field(None, ge=0, description="index of the class that gets focus_weight")
     focus_weight: Share | None = Field(None, description="w_c of focus_class; the others share the rest")
     frl_tau: NotNegative = Field(0.05, description="allowed gap to the mean, tau_1 = tau_2")
     frl_rate: Positive = Field(0.05, description="step of the multipliers, alpha_1 = alpha_2")
     frl_margin_rate: Positive = Field(0.2, description="step of the radius multipliers")
     csl_rate: Positive = Field(0.05, description="step alpha of the class costs")
+    guarded_radius: Positive = Field(0.15, description="how far the weights of the classes may be from the base, in KL")
+    guarded_tilt: Positive = Field(5.0, description="largest log-ratio of two classes' weights to the base")
+    guarded_prior: NotNegative = Field(15.0, description="images that the error in training counts for")
+    guarded_slack: NotNegative = Field(0.1, description="what validation may add to that error")
+    guarded_memory: Annotated[Number, Field(ge=0, lt=1)] = Field(0.6, description="decay of the costs, an epoch")
+    guarded_base: Literal["balanced", "data"] = Field(
+        "balanced", description="all classes alike, or as the data has them"
+    )
     dafa_strength: NotNegative = Field(1.0, description="how much weight moves between confused classes, lambda")
     dafa_warmup: Whole = Field(70, ge=1, description="epoch whose confusions it reads; the weights move from then on")
     dafa_refresh: Annotated[Number, Field(ge=0, lt=1)] = Field(
@@ -178,7 +188,7 @@ class Config(BaseModel):
             focused = self.focus_class is not None and self.focus_weight is not None
             if focused == (self.class_weights is not None):
                 raise ValueError("method 'fixed' needs either class_weights, or focus_class and focus_weight")
-            if self.class_weights is not None and abs(sum(self.class_weights) - 1) > 1e-6:
+            if isinstance(self.class_weights, tuple) and abs(sum(self.class_weights) - 1) > 1e-6:
                 raise ValueError(f"class_weights must sum to 1, not {sum(self.class_weights):g}")
         check_radius(self.eps, self.norm)
         if len(self.early_attack_steps) != len(self.attack_milestones):

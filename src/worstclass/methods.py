@@ -73,6 +73,8 @@ def _fixed(config: Settings, class_counts: Tensor) -> ClassStrategy:
     from worstclass.strategies import Fixed, focus
 
     num_classes = len(class_counts)
+    if config.class_weights == "balanced":
+        return Fixed(class_counts, torch.full((num_classes,), 1 / num_classes, dtype=torch.float64))
     if config.class_weights is not None:
         if len(config.class_weights) != num_classes:
             raise UserError(f"class_weights has {len(config.class_weights)} numbers, the data {num_classes} classes.")
@@ -85,6 +87,8 @@ def _fixed(config: Settings, class_counts: Tensor) -> ClassStrategy:
 
 
 def _focus(config: Settings) -> str:
+    if config.class_weights == "balanced":
+        return ", balanced"
     return "" if config.focus_weight is None else f", {config.focus_weight:g} on class {config.focus_class}"
 
 
@@ -131,6 +135,20 @@ def _fair_tat(config: Settings, class_counts: Tensor) -> ClassStrategy:
     return FairTAT(len(class_counts), sharpness=config.fair_tat_sharpness, radius=config.fair_tat_radius)
 
 
+def _guarded(config: Settings, class_counts: Tensor) -> ClassStrategy:
+    from worstclass.strategies import Guarded
+
+    return Guarded(
+        class_counts,
+        radius=config.guarded_radius,
+        tilt=config.guarded_tilt,
+        prior=config.guarded_prior,
+        slack=config.guarded_slack,
+        memory=config.guarded_memory,
+        balanced=config.guarded_base == "balanced",
+    )
+
+
 def _trix(config: Settings, class_counts: Tensor) -> ClassStrategy:
     from worstclass.strategies import TRIX
 
@@ -155,6 +173,19 @@ METHODS: dict[str, Method] = {
     "frl-rw": Method("FRL-RW", _frl, keys=_FRL_KEYS),
     "frl-rwrm": Method("FRL-RWRM", _frl, keys=(*_FRL_KEYS, "frl_margin_rate")),
     "csl": Method("CSL", _csl, keys=("objective", "csl_rate")),
+    "guarded": Method(
+        "Guarded",
+        _guarded,
+        keys=(
+            "objective",
+            "guarded_radius",
+            "guarded_tilt",
+            "guarded_prior",
+            "guarded_slack",
+            "guarded_memory",
+            "guarded_base",
+        ),
+    ),
     "dafa": Method("DAFA", _dafa, keys=("objective", "dafa_strength", "dafa_warmup", "dafa_refresh", "dafa_part")),
     "cfa": Method("CFA", _cfa, keys=("objective", "cfa_radius", "cfa_beta", "cfa_start")),
     "faal": Method("FAAL", _faal, keys=("objective", "faal_tau")),

@@ -8,6 +8,7 @@ from worstclass.strategies.dafa import DAFA
 from worstclass.strategies.faal import FAAL
 from worstclass.strategies.fixed import Fixed, focus, uniform
 from worstclass.strategies.frl import FRL
+from worstclass.strategies.guarded import Guarded
 from worstclass.strategies.hedge import ClassHedge, Hedge, expert_weights
 from worstclass.strategies.targeted import TRIX, FairTAT
 from worstclass.strategies.wat import WAT
@@ -25,6 +26,7 @@ __all__ = [
     "ClassHedge",
     "FairTAT",
     "Fixed",
+    "Guarded",
     "Hedge",
     "expert_weights",
     "focus",

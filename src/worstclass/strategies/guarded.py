@@ -1,0 +1,116 @@
+"""Guarded: class weights that raise weak classes inside a ball, and pay for nothing that training cannot mend."""
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from worstclass.stats import ClassStats
+from worstclass.types import ClassWeights
+
+HALVINGS = 60
+
+
+class Guarded:
+    """Tilt the class distribution towards classes of high robust error, as far as a KL ball around it allows.
+
+    Cost of a class, in [0, 1]: its robust error on validation, read with what it is worth. Its error on training images
+    plus the usual gap between the two (the median over classes) is a first guess, which counts as `prior` images; the
+    validation images of the class are added to it. It is at most the guess plus `slack`: a class that fails on
+    validation and not in training cannot be mended by weight. Costs are averaged over epochs with decay `memory`.
+
+    Weights: p_k in proportion to b_k exp(s c_k), b the base distribution over classes, uniform or the data's own. s is
+    at most `tilt` and such that KL(p || b) <= `radius`. A sample of class k weighs p_k n / n_k.
+
+    So no class has more than `max_share(K, radius)` of the weight over a uniform base, whatever its cost, and costs
+    that are equal leave the base as it is. Nothing adds up over the epochs, and no learning rate is to be tuned.
+    """
+
+    def __init__(
+        self,
+        class_counts: Tensor,
+        *,
+        radius: float = 0.15,
+        tilt: float = 5.0,
+        prior: float = 15.0,
+        slack: float = 0.1,
+        memory: float = 0.6,
+        balanced: bool = True,
+    ) -> None:
+        self.radius, self.tilt, self.prior, self.slack, self.memory = radius, tilt, prior, slack, memory
+        counts = class_counts.double().cpu()
+        self.class_share = counts / counts.sum()
+        self.base = torch.full_like(counts, 1 / len(counts)) if balanced else self.class_share
+        self.cost = torch.zeros_like(counts)
+        self.trust = torch.zeros((), dtype=torch.float64)  # of the average: 1 - memory^epochs
+        self.weights = ClassWeights.uniform(len(counts))
+        self._write()
+
+    @property
+    def distribution(self) -> Tensor:
+        """p (K,), on the simplex."""
+        return tilted(self.base, self.cost / self.trust.clamp_min(1e-12), self.tilt, self.radius)
+
+    def update(self, train: ClassStats, valid: ClassStats) -> None:
+        cost = class_cost(train.copy(), valid.copy(), prior=self.prior, slack=self.slack)
+        self.cost.lerp_(cost, 1 - self.memory)
+        self.trust.lerp_(torch.ones_like(self.trust), 1 - self.memory)
+        self._write()
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"cost": self.cost, "trust": self.trust}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self.cost.copy_(state["cost"])
+        self.trust.copy_(state["trust"])
+        self._write()
+
+    def _write(self) -> None:
+        by_class = self.distribution / self.class_share
+        self.weights.set(natural=by_class, robust=by_class)
+
+
+def class_cost(train: ClassStats, valid: ClassStats, *, prior: float, slack: float) -> Tensor:
+    """The robust error of each class (K,) as `Guarded` reads it."""
+    trained, held_out = (1 - stats.mean("robust_correct") for stats in (train, valid))
+    seen = valid.counts > 0
+    gap = (held_out - trained)[seen].median() if bool(seen.any()) else held_out.new_zeros(())
+    guess = trained + gap
+    images = valid.counts
+    read = (images * held_out + prior * guess) / (images + prior)
+    return torch.where(seen, torch.minimum(read, guess + slack), guess).clamp(0, 1)
+
+
+def tilted(base: Tensor, cost: Tensor, tilt: float, radius: float) -> Tensor:
+    """p in proportion to base * exp(s * cost), with the largest s up to `tilt` for which KL(p || base) <= radius.
+
+    The divergence grows with s, so the largest is found by halving an interval.
+    """
+    low, high = 0.0, tilt
+    if divergence(_tilt(base, cost, high), base) <= radius:
+        return _tilt(base, cost, high)
+    for _ in range(HALVINGS):
+        middle = (low + high) / 2
+        low, high = (middle, high) if divergence(_tilt(base, cost, middle), base) <= radius else (low, middle)
+    return _tilt(base, cost, low)
+
+
+def divergence(p: Tensor, base: Tensor) -> float:
+    """KL(p || base)."""
+    return float((p * (p / base).log()).sum())
+
+
+def max_share(num_classes: int, radius: float) -> float:
+    """The largest share of the weight that one class can have in the ball around the uniform distribution."""
+    low, high = 1 / num_classes, 1.0
+    for _ in range(HALVINGS):
+        middle = (low + high) / 2
+        p = torch.full((num_classes,), (1 - middle) / (num_classes - 1), dtype=torch.float64)
+        p[0] = middle
+        inside = divergence(p, torch.full_like(p, 1 / num_classes)) <= radius
+        low, high = (middle, high) if inside else (low, middle)
+    return low
+
+
+def _tilt(base: Tensor, cost: Tensor, strength: float) -> Tensor:
+    return torch.softmax(base.log() + strength * cost, 0)

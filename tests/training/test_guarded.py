@@ -1,0 +1,132 @@
+"""The guarded class weights: their bounds for any costs, and each rule against a plain transcription."""
+
+import math
+from statistics import median
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from worstclass.stats import ClassStats
+from worstclass.strategies.guarded import Guarded, class_cost, divergence, max_share, tilted
+
+pytestmark = pytest.mark.fast
+
+
+def table(right: list[int], total: list[int]) -> ClassStats:
+    """A class table with so many images of each class right under attack."""
+    stats = ClassStats(len(right))
+    y = torch.tensor([k for k, count in enumerate(total) for _ in range(count)], dtype=torch.int64)
+    correct = torch.tensor([i < right[k] for k, count in enumerate(total) for i in range(count)])
+    stats.add(y, natural_loss=correct, robust_loss=correct, natural_correct=correct, robust_correct=correct)
+    return stats
+
+
+@st.composite
+def histories(draw: st.DrawFn) -> tuple[list[int], list[tuple[ClassStats, ClassStats]]]:
+    """Training counts, and tables of a few epochs chosen by an adversary; classes may be missing from validation."""
+    classes = draw(st.integers(2, 12))
+    counts = draw(st.lists(st.integers(1, 5000), min_size=classes, max_size=classes))
+    epochs = []
+    for _ in range(draw(st.integers(1, 6))):
+        totals = [draw(st.lists(st.integers(low, 40), min_size=classes, max_size=classes)) for low in (1, 0)]
+        totals[1][0] = max(totals[1][0], 1)
+        rights = [[draw(st.integers(0, each)) for each in total] for total in totals]
+        epochs.append((table(rights[0], totals[0]), table(rights[1], totals[1])))
+    return counts, epochs
+
+
+@given(history=histories(), radius=st.floats(0.01, 1.0), tilt=st.floats(0.1, 20), balanced=st.booleans())
+def test_no_history_leads_out_of_the_ball(
+    history: tuple[list[int], list[tuple[ClassStats, ClassStats]]], radius: float, tilt: float, balanced: bool
+) -> None:
+    counts, epochs = history
+    strategy = Guarded(torch.tensor(counts), radius=radius, tilt=tilt, balanced=balanced)
+    for train, valid in epochs:
+        strategy.update(train, valid)
+        p = strategy.distribution
+        assert float(p.sum()) == pytest.approx(1)
+        assert divergence(p, strategy.base) <= radius + 1e-9
+        assert float((p / strategy.base).max() / (p / strategy.base).min()) <= math.exp(tilt) + 1e-6
+        if balanced:
+            assert float(p.max()) <= max_share(len(counts), radius) + 1e-6
+        share = torch.tensor(counts).double() / sum(counts)
+        assert torch.allclose(strategy.weights.natural.double() * share, p, rtol=1e-5)
+        assert torch.equal(strategy.weights.natural, strategy.weights.robust)
+        assert float(strategy.cost.min()) >= 0
+        assert float(strategy.cost.max()) <= 1
+
+
+@given(cost=st.lists(st.floats(0, 1), min_size=2, max_size=20), tilt=st.floats(0.1, 20), radius=st.floats(0.01, 1.0))
+def test_the_tilt_is_the_largest_allowed(cost: list[float], tilt: float, radius: float) -> None:
+    """Either all of it, or up to the edge of the ball; a costlier class never weighs less."""
+    costs = torch.tensor(cost, dtype=torch.float64)
+    base = torch.full_like(costs, 1 / len(cost))
+    p = tilted(base, costs, tilt, radius)
+    assert bool((p[costs.argsort()].diff() >= -1e-12).all())
+    free = torch.softmax(tilt * costs, 0)
+    if divergence(free, base) <= radius:
+        assert torch.allclose(p, free)
+    else:
+        assert divergence(p, base) == pytest.approx(radius, abs=1e-6)
+
+
+def test_equal_costs_leave_the_base() -> None:
+    counts = torch.tensor([10, 30, 60])
+    for balanced, expected in ((True, [10 / 3, 10 / 9, 5 / 9]), (False, [1, 1, 1])):
+        strategy = Guarded(counts, balanced=balanced)
+        strategy.update(table([5, 5, 5], [10, 10, 10]), table([4, 4, 4], [10, 10, 10]))
+        assert strategy.weights.natural.tolist() == pytest.approx(expected)
+
+
+def test_the_cost_of_a_class() -> None:
+    """Class by class, as the docstring says it."""
+    train, valid = table([9, 5, 8, 2], [10, 10, 10, 10]), table([8, 3, 0, 1], [10, 5, 50, 0 + 4])
+    trained, held_out, images = [0.1, 0.5, 0.2, 0.8], [0.2, 0.4, 1.0, 0.75], [10, 5, 50, 4]
+    gap = median_low(h - t for h, t in zip(held_out, trained, strict=True))
+    expected = []
+    for t, h, m in zip(trained, held_out, images, strict=True):
+        guess = t + gap
+        expected.append(min((m * h + 15 * guess) / (m + 15), guess + 0.1))
+    assert class_cost(train, valid, prior=15, slack=0.1).tolist() == pytest.approx(expected)
+    assert expected[2] == pytest.approx(trained[2] + gap + 0.1)  # fails on validation alone: it is not paid for
+
+
+def median_low(values: object) -> float:
+    """torch's median: the lower of the two in the middle."""
+    ordered = sorted(values)  # type: ignore[call-overload]
+    return float(ordered[(len(ordered) - 1) // 2])
+
+
+def test_few_images_say_little() -> None:
+    """Two classes of one training error, both missed on validation: the one with more images weighs more."""
+    valid = table([0, 0, 20, 20], [2, 20, 40, 40])
+    cost = class_cost(table([5, 5, 5, 5], [10] * 4), valid, prior=15, slack=1.0)
+    assert cost[0] < cost[1]
+    assert median(cost.tolist()) < float(cost[1])
+
+
+@pytest.mark.parametrize("classes", [2, 10, 43, 200])
+def test_the_largest_share(classes: int) -> None:
+    """By its definition, and reached by one class of cost 1 beside others of cost 0."""
+    share = max_share(classes, 0.15)
+    rest = (1 - share) / (classes - 1)
+    assert share * np.log(share * classes) + (1 - share) * np.log(rest * classes) == pytest.approx(0.15, abs=1e-6)
+    costs = torch.zeros(classes, dtype=torch.float64)
+    costs[0] = 1
+    base = torch.full_like(costs, 1 / classes)
+    assert float(tilted(base, costs, 50.0, 0.15)[0]) == pytest.approx(share, abs=1e-6)
+
+
+def test_old_costs_fade() -> None:
+    """After the last bad epoch a class's excess halves and halves: nothing adds up over a run."""
+    strategy = Guarded(torch.ones(3), memory=0.5)
+    bad, good = table([10, 10, 0], [10] * 3), table([10, 10, 10], [10] * 3)
+    for _ in range(30):
+        strategy.update(bad, bad)
+    high = float(strategy.cost[2])
+    for _ in range(3):
+        strategy.update(good, good)
+    assert float(strategy.cost[2]) == pytest.approx(high / 8, rel=1e-6)
