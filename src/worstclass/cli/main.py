@@ -1,4 +1,4 @@
-"""The command: train, sweep, evaluate, report, leaderboard, reproduce, certify, bench, recipes, demo."""
+"""The command: data, train, sweep, evaluate, report, leaderboard, reproduce, certify, bench, recipes, demo."""
 
 import sys
 from pathlib import Path
@@ -8,6 +8,7 @@ import typer
 
 from worstclass.cli.bench import bench
 from worstclass.cli.console import print_table, rule, say
+from worstclass.cli.data import data_command
 from worstclass.cli.evaluate import evaluate
 from worstclass.cli.guard import guarded
 from worstclass.cli.leaderboard import leaderboard
@@ -170,6 +171,7 @@ def train(
     say(f"Run: {folder}. Evaluate it with: worstclass evaluate {folder}")
 
 
+app.command("data")(data_command)
 app.command()(sweep)
 app.command()(evaluate)
 

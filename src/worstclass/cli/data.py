@@ -1,0 +1,54 @@
+"""`worstclass data`: what to know of a data set before training on it."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.table import Table
+from rich.text import Text
+
+from worstclass.cli.console import print_wide, say
+from worstclass.cli.options import DataDir
+from worstclass.errors import UserError, visible
+from worstclass.names import check_data_name
+
+ROWS = 30  # classes that are shown one by one
+
+
+def data_command(
+    data: Annotated[str, typer.Argument(help="a data set: cifar10, npz:PATH, folder:PATH, ...")],
+    valid_fraction: Annotated[
+        float, typer.Option(min=0, max=1, help="share of each class held out for validation, as in the recipe")
+    ] = 0.06,
+    data_dir: DataDir = Path("data"),
+) -> None:
+    """Check a data set: images of each class and what they can tell, duplicates, blank images, disputed labels."""
+    check_data_name(data)
+    if not 0 < valid_fraction < 1:
+        raise UserError("--valid-fraction must be between 0 and 1.")
+
+    from worstclass.data import open_source, split_validation
+    from worstclass.evaluation.data_check import check_data
+
+    source = open_source(data, data_dir=data_dir)
+    train, valid = split_validation(source.read("train"), source.num_classes, valid_fraction)
+    found = check_data({"train": train, "valid": valid, "test": source.read("test")}, source.class_names)
+    table = Table("Class", "Training", "Validation", "", "Test", "Disputed %", title=visible(data))
+    order = sorted(range(source.num_classes), key=lambda k: found.counts["train"][k])
+    for k in order if len(order) <= ROWS else order[:ROWS]:
+        table.add_row(
+            Text(visible(source.class_names[k])),
+            *(str(found.counts[part][k]) for part in ("train", "valid")),
+            f"+-{100 * found.half_width[k]:.0f}",
+            str(found.counts["test"][k]),
+            f"{100 * found.disputed[k]:.0f}",
+        )
+    print_wide(table)
+    if len(order) > ROWS:
+        say(f"The {ROWS} smallest of {len(order)} classes.")
+    say("+-: 95% interval of an accuracy of 50% on the validation images.")
+    say("Disputed: training images that a quick model takes for other classes.")
+    for line in found.notes:
+        say(f"Note: {line}")
+    if not found.notes:
+        say("Nothing stands out.")
