@@ -130,7 +130,11 @@ def test_help_shows_every_key_with_its_default(command: Command) -> None:
     assert f"({', '.join(METHODS)})" in outcome.out
     for line in ("eps = 8/255:", "lr = 0.1:", "epochs = 100:", "eta = 0.1:", "method = wat:", "beta = 6.0:"):
         assert re.search(rf"^ +{re.escape(line)}", outcome.out, re.MULTILINE), line
-    for line in ("eta = .*[method wat]", "beta = .*[objective trades]", "frl_tau = .*[method frl-rw or frl-rwrm]"):
+    for line in (
+        "eta = .*[method wat]",
+        "beta = .*[objective trades or bat]",
+        "frl_tau = .*[method frl-rw or frl-rwrm]",
+    ):
         start, owner = line.split(".*")
         assert re.search(rf"^ +{start}.* {re.escape(owner)}$", outcome.out, re.MULTILINE), line
     for symbol in ("epsilon", "lambda", "beta", "eta", "alpha", "tau"):
