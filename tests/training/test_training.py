@@ -55,7 +55,7 @@ def images(size: int = 60, num_classes: int = 3, seed: int = 0) -> Images:
     return Images(x, torch.arange(size) % num_classes)
 
 
-FREE = ("guarded", "dafa", "cfa", "cfol", "trix")  # whose weights may stay: where all classes are alike, or few epochs
+FREE = ("guarded", "dafa", "cfa", "cfol", "trix")  # their weights may stay: classes alike, or too few epochs
 
 
 @pytest.mark.parametrize("method", METHODS)
