@@ -76,7 +76,7 @@ VARIANTS = {
 def main() -> None:
     folder, seed = Path(sys.argv[1]), int(sys.argv[2]) if len(sys.argv) > 2 else 1
     folder.mkdir(parents=True, exist_ok=True)
-    with np.load(SOURCE) as source:
+    with np.load(SOURCE, allow_pickle=False) as source:
         arrays = dict(source)
     for number, (name, change) in enumerate(VARIANTS.items()):
         draw = np.random.default_rng([seed, number])
