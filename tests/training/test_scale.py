@@ -113,7 +113,7 @@ def test_the_memory_of_an_evaluation_does_not_grow_with_the_images() -> None:
     """Beyond the first 8000, 52,000 images with a hundred logits each would be 21 MB of logits, 160 MB of floats and
     twice that attacked, if any of them were kept; what is kept are a few integers an image, 3 to 6 MB were measured."""
     measured = []
-    for _ in range(6):  # an allocator keeps 0 to 14 MB on top, now so and now so; what the program keeps is always there
+    for _ in range(6):  # an allocator keeps 0 to 14 MB on top; what the program keeps is there each time
         done = subprocess.run([sys.executable, "-c", MEMORY, "60000"], capture_output=True, text=True, check=True)
         measured.append(json.loads(done.stdout))
         if measured[-1] < 12_000:  # KiB
