@@ -101,6 +101,7 @@ def _dafa(config: Settings, class_counts: Tensor) -> ClassStrategy:
         warmup=config.dafa_warmup,
         refresh=config.dafa_refresh,
         part=config.dafa_part,
+        weigh_robust=config.base_objective == "pgd-at",
     )
 
 

@@ -8,6 +8,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from worstclass.errors import UserError
 from worstclass.execution import compiled
 from worstclass.rng import Randomness
 from worstclass.types import Attack, Classifier, Losses
@@ -118,6 +119,7 @@ class BAT:
         generator: Randomness = None,
     ) -> Tensor:
         """Both images of each sample, (B, 2, C, H, W)."""
+        _refuse_target(target, "bat")
         failed = torch.zeros_like(y, dtype=torch.bool)
         again = torch.zeros_like(failed)
         right = wrong = None
@@ -166,12 +168,19 @@ class Natural:
         target: Tensor | None = None,
         generator: Randomness = None,
     ) -> Tensor:
+        _refuse_target(target, "natural")
         return x
 
     def losses(self, model: Classifier, x: Tensor, x_adv: Tensor, y: Tensor) -> Losses:
         logits = model(x)
         natural = F.cross_entropy(logits, y, reduction="none", label_smoothing=self.label_smoothing)
         return Losses(natural, torch.zeros_like(natural), logits, logits)
+
+
+def _refuse_target(target: Tensor | None, name: str) -> None:
+    """An aim that would be ignored is an error."""
+    if target is not None:
+        raise UserError(f"objective '{name}' cannot aim its images at a class, as this method asks.")
 
 
 def _attack(

@@ -11,7 +11,9 @@ from scipy.optimize import minimize
 from torch import Tensor, nn
 
 from worstclass.attacks import PGD
+from worstclass.config import make_config
 from worstclass.distributed import ALONE
+from worstclass.errors import UserError
 from worstclass.objectives import BAT
 from worstclass.stats import COLUMNS, MATRICES, ClassStats
 from worstclass.strategies import CFA, CFOL, CSR, DAFA, FAAL, TRIX, FairTAT
@@ -23,6 +25,7 @@ pytestmark = pytest.mark.fast
 
 K = 5
 Floats = NDArray[np.float64]
+OWN = {"dafa": "warmup", "cfa": "start"}
 MAKERS: dict[str, Callable[[], ClassStrategy]] = {
     "dafa": lambda: DAFA(K, warmup=2),
     "dafa-refresh": lambda: DAFA(K, strength=3.0, warmup=1, refresh=0.5, part="valid"),
@@ -200,6 +203,27 @@ def test_cfa() -> None:
         expected += (natural + scaled * robust / beta) / (1 + scaled) / len(y)  # `robust` is beta * KL
     assert float(strategy.weights.reduce(batch, y)) == pytest.approx(expected, rel=1e-6)
     assert strategy.weights.radius_scale.tolist() == pytest.approx([0.3 + a for a in accuracy], abs=1e-6)
+
+
+@pytest.mark.parametrize("method", ["dafa", "cfa"])
+def test_on_pgd_at(method: str) -> None:
+    """Its only loss is the adversarial one: DAFA weighs that by W, CFA leaves it alone; radii as ever."""
+    config = make_config({"method": method, "objective": "pgd-at"} | {f"{method}_{OWN[method]}": 1})
+    strategy = config.make_strategy(torch.ones(K))
+    strategy.update(table(2), table(9))
+    batch, y = losses(4)
+    only = batch._replace(natural=torch.zeros_like(batch.natural))
+    weights = dafa(soft_means(2), 1.0) if method == "dafa" else [1.0] * K
+    expected = sum(weights[k] * float(loss) for k, loss in zip(y.tolist(), only.robust, strict=True)) / len(y)
+    assert float(strategy.weights.reduce(only, y)) == pytest.approx(expected, rel=1e-6)
+    assert strategy.weights.radius_scale.tolist() != [1] * K
+
+
+@pytest.mark.parametrize("objective", ["bat", "natural"])
+def test_an_aim_is_not_ignored(objective: str) -> None:
+    perturb = make_config({"method": "fair-tat", "objective": objective}).make_objective().perturb
+    with pytest.raises(UserError, match=f"objective '{objective}' cannot aim"):
+        perturb(nn.Flatten(), torch.rand(2, 1, 4, 4), torch.tensor([0, 1]), target=torch.tensor([1, 0]))
 
 
 def divergence(p: Floats) -> float:

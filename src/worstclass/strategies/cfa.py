@@ -13,7 +13,8 @@ class CFA:
 
     With t_k the robust accuracy of class k in training during the last epoch, its radius is (radius + t_k) * eps, and
     beta_k = (share + t_k) * beta weighs its losses as (CE + beta_k KL) / (1 + beta_k). Until epoch `start` both are the
-    plain ones. Its third part, FAWA, is `average = "fawa"`.
+    plain ones. Without a KL term (`beta` 0, as for PGD-AT) only the radius moves. Its third part, FAWA, is `average =
+    "fawa"`.
     """
 
     def __init__(
@@ -40,7 +41,7 @@ class CFA:
 
     def _write(self) -> None:
         begun = self.epoch >= self.start
-        scale = self.share + self.accuracy if begun else torch.ones_like(self.accuracy)
+        scale = self.share + self.accuracy if begun and self.beta else torch.ones_like(self.accuracy)
         natural = 1 / (1 + scale * self.beta)
         radius = self.radius + self.accuracy if begun else torch.ones_like(self.accuracy)
         self.weights.set(natural=natural, robust=scale * natural, radius_scale=radius)  # beta is in the robust loss

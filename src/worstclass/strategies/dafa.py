@@ -14,7 +14,8 @@ class DAFA:
 
     With S_ij the mean probability under attack of class j for samples of class i,
     W_i = 1 + strength * sum_{j != i} (S_ij S_jj where S_ii < S_jj, else -S_ji S_ii), so that the W_i sum to K.
-    W weighs the natural loss and scales the radius. As published S is that of training in epoch `warmup`, and W stays;
+    W weighs the natural loss of TRADES, or with `weigh_robust` the adversarial one of PGD-AT, and scales the radius. As
+    published S is that of training in epoch `warmup`, and W stays;
     with `refresh` it is read anew each epoch from then on, as a moving average of that decay, from the table of `part`.
     Ours: W is at least 0.1 (a large strength makes the published one negative).
     """
@@ -29,9 +30,10 @@ class DAFA:
         warmup: int = 70,
         refresh: float = 0.0,
         part: Literal["train", "valid"] = "train",
+        weigh_robust: bool = False,
     ) -> None:
         self.strength, self.warmup, self.refresh, self.part = strength, warmup, refresh, part
-        self.epoch = 0
+        self.weigh_robust, self.epoch = weigh_robust, 0
         self.taken_for = torch.eye(num_classes, dtype=torch.float64)
         self.weights = ClassWeights.uniform(num_classes)
 
@@ -56,6 +58,8 @@ class DAFA:
         if self.epoch >= self.warmup:
             by_class = (1 + self.strength * transfer(self.taken_for)).clamp_min(0.1)
             self.weights.set(natural=by_class, radius_scale=by_class)
+            if self.weigh_robust:
+                self.weights.set(robust=by_class)
 
 
 def transfer(taken_for: Tensor) -> Tensor:
