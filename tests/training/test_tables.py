@@ -13,7 +13,7 @@ from worstclass.data import Images
 from worstclass.data.sampling import ClassSampler, draw_classes
 from worstclass.errors import TrainingError, UserError
 from worstclass.models import SmallCNN
-from worstclass.objectives import Natural
+from worstclass.objectives import Madry
 from worstclass.stats import COLUMNS, EXTRA_COLUMNS, MATRICES, ClassStats
 from worstclass.training import Plan, fit, new_state
 from worstclass.training.step import draw_targets, tally
@@ -310,7 +310,8 @@ def test_what_cannot_be_drawn_stops_the_run(later: dict[str, Tensor], complaint:
     images = Images(x, torch.arange(24) % 2)  # no image of the third class
     plan = Plan(epochs=2, batch_size=8, lr=0.1, valid_attack=PGD(eps=0.1, steps=1, step_size=0.1))
     state = new_state(SmallCNN(3, 1), Drawing(**later), plan)
-    records = fit(state, images, images, Natural(), plan)
+    objective = Madry(attack=PGD(eps=0.1, steps=1, step_size=0.1))  # its attack can be aimed
+    records = fit(state, images, images, objective, plan)
     assert next(records).epoch == 1
     with pytest.raises(TrainingError, match=complaint):
         next(records)
