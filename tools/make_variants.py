@@ -1,46 +1,52 @@
 #!/usr/bin/env python3
-"""Make harder variants of fashion-mini, on which a class method may do harm: an .npz each.
+"""Make harder variants of fashion-mini, on which a class method may do harm: an .npz and a recipe of TRADES for each.
 
-    make_variants.py FOLDER [SEED]
+    make_variants.py FOLDER [--seed N] [--develop]
 
-    long-tail.npz       1000 to 40 training images a class, the classes in random order
-    wrong-labels.npz    40% of one class's training and validation images have labels of other classes
-    off-validation.npz  the validation images of one class have their pixels shuffled
-    thin-validation.npz 2 validation images a class: train with valid_fraction = 2/1002
+    long-tail        1000 to 40 training images a class, the classes in random order
+    wrong-labels     40% of one class's training and validation images have labels of other classes
+    off-validation   the validation images of one class have their pixels shuffled
+    thin-validation  2 validation images a class
+    forty-classes    each class upright, upside down, and both inverted: 40 classes of 10 to 250 training images
 
-Validation images are the last of each class, 1 of 11, as the fashion-mini recipes split them. Test images stay.
+Validation images are the last of each class, 1 of 11, as the fashion-mini recipes split them. Test images stay as they
+are. With `--develop` they are the clean validation images instead: settings are chosen on those, never on test images.
+`worstclass sweep examples/study.toml` trains on the variants in the folder `variants`.
 """
 
-import sys
+import argparse
 from pathlib import Path
 
 import numpy as np
 
-SOURCE = Path(__file__).resolve().parents[1] / "src/worstclass/data/fashion_mini.npz"
+ROOT = Path(__file__).resolve().parents[1] / "src/worstclass"
 VALID = 1 / 11
-RATIO, WRONG = 25, 0.4
+RATIO, WRONG, THIN = 25, 0.4, 2
+WAYS = ("", " upside down", " inverted", " upside down inverted")
+
+Arrays = tuple[np.ndarray, np.ndarray]
 
 
-def split(y: np.ndarray, k: int) -> tuple[np.ndarray, np.ndarray]:
+def split(y: np.ndarray, k: int) -> Arrays:
     """Training and validation images of a class, by index."""
     members = np.flatnonzero(y == k)
     held_out = max(1, round(VALID * len(members)))
     return members[:-held_out], members[-held_out:]
 
 
-def long_tail(x: np.ndarray, y: np.ndarray, draw: np.random.Generator) -> tuple[np.ndarray, np.ndarray]:
-    """An exponential profile of training images; validation shrinks in proportion."""
-    classes = draw.permutation(10)
+def taper(x: np.ndarray, y: np.ndarray, draw: np.random.Generator) -> Arrays:
+    """An exponential profile over classes in random order; validation shrinks in proportion."""
+    num_classes = int(y.max()) + 1
     keep = []
-    for rank, k in enumerate(classes):
-        share = RATIO ** (-rank / 9)
+    for rank, k in enumerate(draw.permutation(num_classes)):
+        share = RATIO ** (-rank / (num_classes - 1))
         for part in split(y, int(k)):
             keep.append(part[: max(1, round(share * len(part)))])
     order = np.sort(np.concatenate(keep))
     return x[order], y[order]
 
 
-def wrong_labels(x: np.ndarray, y: np.ndarray, draw: np.random.Generator) -> tuple[np.ndarray, np.ndarray]:
+def wrong_labels(x: np.ndarray, y: np.ndarray, draw: np.random.Generator) -> Arrays:
     """Labels of one class become those of others, and as many of the others' images become that class."""
     labels, k = y.copy(), int(draw.integers(10))
     for part in (0, 1):  # training among training images, validation among validation images
@@ -51,7 +57,7 @@ def wrong_labels(x: np.ndarray, y: np.ndarray, draw: np.random.Generator) -> tup
     return x, labels
 
 
-def off_validation(x: np.ndarray, y: np.ndarray, draw: np.random.Generator) -> tuple[np.ndarray, np.ndarray]:
+def off_validation(x: np.ndarray, y: np.ndarray, draw: np.random.Generator) -> Arrays:
     """One class's validation images are noise with its histogram."""
     x, k = x.copy(), int(draw.integers(10))
     for index in split(y, k)[1]:
@@ -59,30 +65,73 @@ def off_validation(x: np.ndarray, y: np.ndarray, draw: np.random.Generator) -> t
     return x, y
 
 
-def thin_validation(x: np.ndarray, y: np.ndarray, draw: np.random.Generator) -> tuple[np.ndarray, np.ndarray]:
+def thin_validation(x: np.ndarray, y: np.ndarray, draw: np.random.Generator) -> Arrays:
     """All but two validation images of each class are gone."""
-    keep = np.sort(np.concatenate([np.r_[split(y, k)[0], split(y, k)[1][:2]] for k in range(10)]))
+    keep = np.sort(np.concatenate([np.r_[split(y, k)[0], split(y, k)[1][:THIN]] for k in range(10)]))
     return x[keep], y[keep]
 
 
+def four_ways(x: np.ndarray, y: np.ndarray) -> Arrays:
+    """Image i of a class as it is, upside down, or either inverted, by i mod 4: classes k, k + 10, k + 20, k + 30."""
+    x, labels = x.copy(), y.copy()
+    for k in range(10):
+        members = np.flatnonzero(y == k)
+        for way in range(4):
+            part = members[way::4]
+            images = x[part]
+            images = images[..., ::-1, ::-1] if way % 2 else images
+            x[part] = 255 - images if way >= 2 else images
+            labels[part] = k + 10 * way
+    return x, labels
+
+
+def forty_classes(x: np.ndarray, y: np.ndarray, draw: np.random.Generator) -> Arrays:
+    """The long tail of them."""
+    return taper(*four_ways(x, y), draw)
+
+
 VARIANTS = {
-    "long-tail": long_tail,
+    "long-tail": taper,
     "wrong-labels": wrong_labels,
     "off-validation": off_validation,
     "thin-validation": thin_validation,
+    "forty-classes": forty_classes,
 }
 
 
+def recipe(name: str, npz: Path) -> str:
+    """TRADES of the demo on a variant."""
+    text = (ROOT / "recipes/fashion-mini-trades.toml").read_text()
+    text = text.replace('data = "fashion-mini"', f'data = "npz:{npz}"')
+    if name == "thin-validation":
+        text = text.replace('"1/11"', f'"{THIN}/{1000 + THIN}"')
+    return f"# The demo's task on {name}.\n" + text.split("\n", 1)[1]
+
+
 def main() -> None:
-    folder, seed = Path(sys.argv[1]), int(sys.argv[2]) if len(sys.argv) > 2 else 1
-    folder.mkdir(parents=True, exist_ok=True)
-    with np.load(SOURCE, allow_pickle=False) as source:
-        arrays = dict(source)
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("folder", type=Path)
+    parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--develop", action="store_true", help="test on the clean validation images")
+    given = parser.parse_args()
+    given.folder.mkdir(parents=True, exist_ok=True)
+    with np.load(ROOT / "data/fashion_mini.npz", allow_pickle=False) as source:
+        names, x, y, *test = (source[key] for key in ("class_names", "x_train", "y_train", "x_test", "y_test"))
+    if given.develop:
+        held_out = np.concatenate([split(y, k)[1] for k in range(10)])
+        test = [x[held_out], y[held_out]]
     for number, (name, change) in enumerate(VARIANTS.items()):
-        draw = np.random.default_rng([seed, number])
-        x, y = change(arrays["x_train"], arrays["y_train"], draw)
-        np.savez_compressed(folder / f"{name}.npz", **arrays | {"x_train": x, "y_train": y})
-        print(f"{folder / name}.npz: {np.bincount(y).tolist()} training and validation images a class")
+        train = change(x, y, np.random.default_rng([given.seed, number]))
+        parts = [train, four_ways(*test) if name == "forty-classes" else test]
+        ways = WAYS if name == "forty-classes" else WAYS[:1]
+        changed = {"class_names": np.array([f"{each}{way}" for way in ways for each in names])}
+        for part, (images, labels) in zip(("train", "test"), parts, strict=True):
+            changed |= {f"x_{part}": images, f"y_{part}": labels}
+        npz = given.folder / f"{name}.npz"
+        np.savez_compressed(npz, **changed)
+        npz.with_suffix(".toml").write_text(recipe(name, npz))
+        counts = np.bincount(train[1])
+        print(f"{npz}: {len(counts)} classes of {counts.min()} to {counts.max()} training and validation images")
 
 
 if __name__ == "__main__":
