@@ -10,7 +10,7 @@ from tiny import write_tiny_npz
 from worstclass.cli import main as cli
 from worstclass.data import Images
 from worstclass.evaluation.data_check import check_data, descriptors, disputed_labels, near_duplicates
-from worstclass.evaluation.metrics import binomial_interval
+from worstclass.metrics import binomial_interval
 
 pytestmark = pytest.mark.fast
 

@@ -11,7 +11,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from worstclass.data import Images, to_float
-from worstclass.evaluation.metrics import binomial_interval
+from worstclass.metrics import binomial_interval
 
 FEW = 20  # validation images of a class below which its accuracy is hardly known
 NEAR = 0.02  # root mean square of the difference of two images in [0, 1]
