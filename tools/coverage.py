@@ -14,7 +14,8 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.stats import norm
 
-from worstclass import metrics, seeds
+from worstclass import metrics
+from worstclass.evaluation import seeds
 
 SEED = 1
 SIZES = (100, 1000)  # images a class

@@ -8,7 +8,7 @@ import tomllib
 from collections.abc import Iterable, Mapping
 from importlib import resources
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeVar, get_args
 
 from pydantic import (
     AfterValidator,
@@ -176,6 +176,15 @@ class Config(BaseModel):
     fair_tat_sharpness: NotNegative = Field(2.0, description="factor in the softmax that targets are drawn by")
     fair_tat_radius: NotNegative = Field(0.5, description="least factor on a class's radius, lambda_r")
     trix_strength: NotNegative = Field(1.0, description="how much weight and radius follow the gap to the mean")
+    base_start: Share | None = Field(
+        None, description="share of the epochs from which a base without class weights is trained too; left out: none"
+    )
+    budget: NotNegative = Field(
+        0.05, description="how much of the base's average robust accuracy over classes may be given up"
+    )
+    ship: Literal["better", "method"] = Field(
+        "better", description="what to select at the end: the better of method and base or between, or the method's"
+    )
     select: Select = Field(
         "worst-accuracy", description="which epoch to keep, judged on validation; worst-loss is the paper's"
     )
@@ -187,6 +196,9 @@ class Config(BaseModel):
             if key not in Config.model_fields:
                 raise unknown(f"key of method '{self.method}'", key, Config.model_fields)
         check_owners([key for key in DEFAULTS if key in self.model_fields_set], self.__dict__, DEFAULTS)
+        if self.base_start is not None and (self.method in get_args(ObjectiveName) or self.epochs < 2):
+            least = "two epochs or more" if self.epochs < 2 else f"class weights, and method '{self.method}' has none"
+            raise ValueError(f"base_start is for a run with {least}")
         if self.method == "fixed":
             focused = self.focus_class is not None and self.focus_weight is not None
             if focused == (self.class_weights is not None):

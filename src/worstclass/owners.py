@@ -25,6 +25,8 @@ OWNERS: dict[str, tuple[str, tuple[str, ...]]] = {
     "fawa_threshold": ("average", ("fawa",)),
     "awp_warmup": ("awp_gamma", ()),
     "awp_every": ("awp_gamma", ()),
+    "budget": ("base_start", ()),
+    "ship": ("base_start", ()),
     "radius_warmup": _ATTACKED,
     "attack_steps": _ATTACKED,
     "early_attack_steps": _ATTACKED,

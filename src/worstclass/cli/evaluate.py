@@ -126,7 +126,9 @@ def weights_line(about: Mapping[str, Any]) -> str:
     """Which weights of a run are evaluated, in words."""
     average = {"ema": ", averaged over the steps (EMA)", "fawa": ", averaged over the epochs that held (FAWA)"}
     kind = average.get(about["recipe"].get("average", ""), "")
-    return f"the {about['checkpoint']} epoch, {about['epoch']}{kind}"
+    mix = about.get("mix", 1.0)
+    between = f", {100 * mix:.0f}% of the way from its base" if mix < 1 else ""
+    return f"the {about['checkpoint']} epoch, {about['epoch']}{kind}{between if mix else ' of its base'}"
 
 
 def _refuse(target: str, why: str, options: Mapping[str, object]) -> None:

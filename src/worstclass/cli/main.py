@@ -40,6 +40,7 @@ from worstclass.reproduce.specs import FIGURES, FORMATS, TABLES
 from worstclass.sweep.plan import RESULTS
 from worstclass.torchrun import team_size
 
+BASE_START = 0.7
 app = typer.Typer(rich_markup_mode=None, pretty_exceptions_enable=False)
 
 app.add_typer(bench, name="bench")
@@ -88,6 +89,13 @@ def train(
     keep: Annotated[
         list[int] | None, typer.Option(min=1, help="keep the checkpoint of this epoch, for --fork; repeatable")
     ] = None,
+    with_base: Annotated[
+        bool,
+        typer.Option(
+            "--with-base",
+            help=f"train a base without class weights too, from {BASE_START:g} of the epochs on, and ship the better",
+        ),
+    ] = False,
     data_dir: DataDir = Path("data"),
     device: Device = "auto",
     engine: Annotated[
@@ -120,13 +128,15 @@ def train(
     if (recipe is not None) + (resume is not None) + (fork is not None) != 1:
         raise UserError("give a recipe, --resume with a run folder, or --fork with an epoch of one: one of the three.")
     chosen = parse_settings(settings or [])
-    if resume is not None and (chosen or out):
-        raise UserError("--resume continues a run as it was started: it takes no --set and no --out.")
+    if resume is not None and (chosen or out or with_base):
+        raise UserError("--resume continues a run as it was started: it takes no --set, --out or --with-base.")
     if resume is not None:
         check_run_folder(resume)
     if fork is not None:
         recipe = str(check_run_folder(Path(fork.rpartition("@")[0])) / RECIPE)
     config = None if recipe is None else load_config(recipe, **chosen)
+    if recipe is not None and config is not None and with_base and config.base_start is None:
+        config = load_config(recipe, **chosen, base_start=BASE_START)
 
     from worstclass.cli.watched import tensorboard_writer, train_with_progress
     from worstclass.devices import as_started, pick_device, pick_engine
@@ -151,7 +161,7 @@ def train(
     allow_code = allow_code or "model" in chosen  # typed by the user, not read from a file
     chosen_device = pick_device(device)
     with joined(chosen_device) as team:
-        train_with_progress(
+        run = train_with_progress(
             config,
             folder,
             resume=resume is not None,
@@ -168,6 +178,8 @@ def train(
             data_limit=None if data_gib is None else int(data_gib * 2**30),
             on_record=tensorboard_writer(folder) if tensorboard else None,
         )
+    if "base" in run.about and team.leads:
+        say(f"Beside its base: {run.about['base']['verdict']}")
     say(f"Run: {folder}. Evaluate it with: worstclass evaluate {folder}")
 
 

@@ -14,6 +14,7 @@ from worstclass.distributed import ALONE, Team
 from worstclass.errors import UserError, exit_code
 from worstclass.evaluation.targets import PART, PROGRESS, Target, evaluate_target
 from worstclass.names import RECIPE
+from worstclass.runs.base import base_config, base_epoch
 from worstclass.runs.run import Run, open_run
 from worstclass.runs.train import train_run
 from worstclass.runs.warm_start import Fork
@@ -45,16 +46,21 @@ def train_with_progress(
         say(f"{many}{torch.cuda.get_device_name(device)}: {kind}, {engine.precision}{exact}")
     elif team.size > 1:
         say(f"{team.size} processes on CPUs")
-    trained = 0
+    trained, of = 0, config
     try:
         with watch() as progress:
 
             def on_epoch(line: dict[str, Any]) -> None:
                 nonlocal trained
                 trained += 1
-                progress.epoch(epoch_line(line, config, open_run(folder).class_names))
-                if on_record:
+                progress.epoch(epoch_line(line, of, open_run(folder).class_names))
+                if on_record and of is config:
                     on_record(line)
+
+            def on_base() -> None:
+                nonlocal of
+                of = base_config(config)
+                progress.epoch(f"The base: {of.method}, from epoch {base_epoch(config)} on.")
 
             run = train_run(
                 config,
@@ -71,9 +77,10 @@ def train_with_progress(
                 data_limit=data_limit,
                 notify=progress.download,
                 on_step=lambda epoch, step, steps: progress.step(
-                    f"{config.method} epoch {epoch}/{config.epochs}", step, steps
+                    f"{of.method} epoch {epoch}/{config.epochs}", step, steps
                 ),
                 on_epoch=on_epoch,
+                on_base=on_base,
                 on_fallback=lambda line: say(f"Note: {line}"),
             )
     except KeyboardInterrupt as stop:

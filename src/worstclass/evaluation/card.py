@@ -29,7 +29,9 @@ class Base:
 
     def as_dict(self) -> dict[str, Any]:
         """Which run it is, as plain JSON: folder, recipe (or model) and seed, epoch, and the digest of its weights."""
-        known = {key: self.about[key] for key in ("model", "checkpoint", "epoch", "weights") if key in self.about}
+        known = {
+            key: self.about[key] for key in ("model", "checkpoint", "epoch", "mix", "weights") if key in self.about
+        }
         recipe = self.about.get("recipe")
         return (
             {"folder": self.folder.resolve().name}

@@ -89,6 +89,8 @@ def run_target(
         "images": fingerprint(images),
         "weights": digest(dict(model.state_dict())),
     }
+    if checkpoint == "selected" and "base" in run.about:
+        about["mix"] = run.about["base"]["shipped"]
     return Target(model, images, run.class_names, run.config.eps, run.config.norm, about, run.folder)
 
 

@@ -22,6 +22,13 @@ class ResumedRecord(Record):
     engine: EngineRecord
 
 
+class BaseRecord(Record):
+    """How a run did beside its base."""
+
+    shipped: Finite
+    verdict: str
+
+
 class RunRecord(Record):
     """run.json: what a run was trained on."""
 
@@ -34,6 +41,7 @@ class RunRecord(Record):
     engine: EngineRecord
     resumed: list[ResumedRecord] = Field(default_factory=list)
     keep: list[Count] = Field(default_factory=list)
+    base: BaseRecord | None = None
 
 
 class ValidRecord(Record):

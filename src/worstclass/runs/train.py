@@ -18,6 +18,7 @@ from worstclass.distributed import ALONE, Team
 from worstclass.errors import UserError
 from worstclass.files import locked, write_atomic, write_json
 from worstclass.names import RECIPE
+from worstclass.runs.base import BASE, base_config, base_epoch, check_base, settle
 from worstclass.runs.run import Run, build_model, check_classifier, fingerprint, refuse_code
 from worstclass.runs.saver import ABOUT, LAST, LOG, Saver
 from worstclass.runs.warm_start import Fork, check_fork, fork_state, log_until, start_from
@@ -46,6 +47,7 @@ def train_run(
     notify: Notify | None = None,
     on_step: Callable[[int, int, int], None] | None = None,
     on_epoch: Callable[[dict[str, Any]], None] | None = None,
+    on_base: Callable[[], None] | None = None,
     on_fallback: Callable[[str], None] = warnings.warn,
 ) -> Run:
     """Train, or continue, a run in the folder `out`; only training and validation images are read.
@@ -58,7 +60,62 @@ def train_run(
     place of something else. Images of more than `data_limit` bytes stay in host memory, as `fit` says. Every process of
     a `team` calls this with the same arguments; the leader alone touches the folder, and watches. A run may go on from
     an epoch of another, its `fork`. The state at the end of each epoch in `keep` stays, for forks to come.
+    With `base_start` in the recipe a run without class weights is trained too, in the folder `base`, and what is
+    selected is the better of the two or a network between them (`runs.base`); `on_base()` is called before it starts.
     """
+    one = partial(
+        _train_one,
+        data_dir=data_dir,
+        device=device,
+        engine=engine,
+        checkpoint_minutes=checkpoint_minutes,
+        allow_code=allow_code,
+        team=team,
+        data_limit=data_limit,
+        notify=notify,
+        on_step=on_step,
+        on_epoch=on_epoch,
+        on_fallback=on_fallback,
+    )
+    if config.base_start is None:
+        return one(config, out, resume=resume, fork=fork, keep=keep)
+    if fork:
+        check_base(config, fork.epoch)
+    run = one(config, out, resume=resume, fork=fork, keep={*keep, base_epoch(config)})
+    begun = team.broadcast(torch.tensor(int((out / BASE / RECIPE).is_file()))).item() == 1  # as the leader sees it
+    if on_base and team.leads:
+        on_base()
+    if begun:
+        one(base_config(config), out / BASE, resume=True)
+    else:
+        one(base_config(config), out / BASE, fork=Fork(run, base_epoch(config)))
+    if not team.leads:
+        return run
+    source = open_source(config.data, data_dir=data_dir)
+    parts = split_validation(source.read("train"), source.num_classes, config.valid_fraction)
+    return Run(out, config, settle(run, *parts, torch.device(device)))
+
+
+def _train_one(
+    config: Config,
+    out: Path,
+    *,
+    resume: bool = False,
+    fork: Fork | None = None,
+    keep: Collection[int] = (),
+    data_dir: Path,
+    device: torch.device | str,
+    engine: Engine | None,
+    checkpoint_minutes: float,
+    allow_code: bool,
+    team: Team,
+    data_limit: int | None,
+    notify: Notify | None,
+    on_step: Callable[[int, int, int], None] | None,
+    on_epoch: Callable[[dict[str, Any]], None] | None,
+    on_fallback: Callable[[str], None],
+) -> Run:
+    """One run, as `train_run` says."""
     refuse_code(config, allow_code)
     if not resume and team.leads:
         _refuse_folder(out)
@@ -207,8 +264,8 @@ def describe(record: EpochRecord) -> dict[str, Any]:
         "class_natural_accuracy": record.valid.mean("natural_correct").tolist(),
         "class_robust_accuracy": record.valid.mean("robust_correct").tolist(),
         "expert_weights": record.expert_weights.tolist(),
-        "class_weights": record.weights.natural.tolist(),
-        "class_robust_weights": record.weights.robust.tolist(),
+        "class_weights": (record.weights.natural * record.frequency).tolist(),
+        "class_robust_weights": (record.weights.robust * record.frequency).tolist(),
         "class_radius_scales": record.weights.radius_scale.tolist(),
         **{name: share.tolist() for name, share in drawn.items() if share is not None},
         "strategy": {key: value.tolist() for key, value in record.strategy_before.items()},

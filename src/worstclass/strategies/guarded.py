@@ -11,6 +11,7 @@ from worstclass.types import ClassWeights
 
 HALVINGS = 60
 TAIL = 0.1  # of the classes; the worst of them are raised alike
+PRIOR, SLACK = 15.0, 0.1
 
 
 class Guarded:
@@ -38,8 +39,8 @@ class Guarded:
         *,
         radius: float = 0.15,
         tilt: float = 5.0,
-        prior: float = 15.0,
-        slack: float = 0.1,
+        prior: float = PRIOR,
+        slack: float = SLACK,
         memory: float = 0.8,
         balanced: bool = True,
         sample: bool = False,

@@ -38,6 +38,7 @@ class EpochRecord:
     train: ClassStats
     valid: ClassStats
     weights: ClassWeights
+    frequency: Tensor  # (K,): how often an image of each class came, beside its share of the data
     expert_weights: Tensor  # (K + 1,): of the average loss, then of each class
     strategy_before: dict[str, Tensor]
     next_weights: Tensor
@@ -101,7 +102,7 @@ def fit(
         # now and not before the first step, to which a run that was stopped within the epoch cannot go back
         used, played = state.strategy.weights.copy(), expert_weights(state.strategy, share)
         kept = as_tensors(state.strategy.state_dict(), type(state.strategy).__name__)
-        before = {key: value.clone() for key, value in kept.items()}
+        before, frequency = {key: value.clone() for key, value in kept.items()}, _frequency(used, share)
         state.strategy.update(train_stats, valid_stats)
         for tensor in state.strategy.weights.tensors().values():
             tensor.copy_(team.broadcast(tensor))  # machines may differ in the last bit of an exponential
@@ -114,9 +115,10 @@ def fit(
             train=train_stats,
             valid=valid_stats,
             weights=used,
+            frequency=frequency,
             expert_weights=played,
             strategy_before=before,
-            next_weights=state.strategy.weights.natural.cpu().clone(),
+            next_weights=state.strategy.weights.natural.cpu() * _frequency(state.strategy.weights, share),
         )
 
 
@@ -195,6 +197,16 @@ def _order(weights: ClassWeights, y: Tensor, *, seed: int, epoch: int) -> Tensor
     if weights.quota is None:
         return epoch_order(len(y), seed=seed, epoch=epoch)
     return class_order(y, weights.quota, seed=seed, epoch=epoch)
+
+
+def _frequency(weights: ClassWeights, share: Tensor) -> Tensor:
+    """How often an image of each class comes (K,), beside its share of the data: 1 where nothing is drawn by class."""
+    drawn = weights.sampling if weights.quota is None else weights.quota
+    if drawn is None:
+        return torch.ones(len(share))
+    share = share.cpu()
+    drawn = torch.where(share > 0, drawn.cpu().double(), 0.0)
+    return (drawn / drawn.sum() / share.clamp_min(1e-12)).float()
 
 
 def _check_draws(weights: ClassWeights, present: Tensor) -> None:

@@ -1,0 +1,172 @@
+"""Do no harm, checked: a run without class weights is trained beside one with them, and the better one ships.
+
+The base goes on from an epoch of the run, plain, to the end. Both are then read on validation, and so are the networks
+between them, whose weights are interpolated. Shipped is the one whose worst tenth of the classes is highest among those
+that keep to the budget: at most so much of the average is given up, and each point of it buys at least `PRICE` points
+of the worst tenth. Where none does, that is the base.
+"""
+
+import math
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor, nn
+
+from worstclass import rng
+from worstclass.attacks import PGD
+from worstclass.config import Config, make_config, merge
+from worstclass.data import Images, to_float
+from worstclass.errors import UserError
+from worstclass.files import write_json
+from worstclass.runs.run import Run, build_model
+from worstclass.runs.saver import ABOUT, LAST, SELECTED
+from worstclass.stats import ClassStats
+from worstclass.strategies.guarded import PRIOR, SLACK, TAIL, class_cost
+from worstclass.training.checkpoint import SELECTED_PART, load_tensors, load_weights, save_tensors, section
+
+BASE = "base"  # its folder, in that of the run
+MIXES = (0.0, 0.25, 0.5, 0.75, 1.0)  # of the run's weights in the base's
+PRICE = 2.0
+TRAINING_IMAGES = 100  # a class, read beside validation
+BATCH = 500
+
+
+class Reading(NamedTuple):
+    """A network between base and run: its share of the run, and its robust accuracies over classes."""
+
+    mix: float
+    average: float  # all classes alike
+    tail: float  # the worst tenth
+
+
+def check_base(config: Config, fork_epoch: int) -> None:
+    """Raise where a run that goes on from an epoch of another cannot have a base."""
+    if fork_epoch >= base_epoch(config):
+        raise UserError(
+            f"base_start = {config.base_start:g} is epoch {base_epoch(config)}: "
+            f"a run that goes on from epoch {fork_epoch} must have it later."
+        )
+
+
+def base_config(config: Config) -> Config:
+    """The same recipe without class weights."""
+    left_out = ("base_start", "budget", "ship")
+    values = {key: value for key, value in config.recipe().items() if key not in left_out}
+    return make_config(merge(values, {"method": config.base_objective}))
+
+
+def base_epoch(config: Config) -> int:
+    """The epoch that the base goes on from."""
+    assert config.base_start is not None
+    return min(max(round(config.base_start * config.epochs), 1), config.epochs - 1)
+
+
+def choose(readings: list[Reading], budget: float) -> Reading:
+    """The one to ship; the first reading is the base's."""
+    base = readings[0]
+    best = base
+    for each in readings[1:]:
+        given_up = max(base.average - each.average, 0.0)
+        gained = each.tail - base.tail
+        if given_up <= budget and gained >= PRICE * given_up and each.tail > best.tail:
+            best = each
+    return best
+
+
+def settle(run: Run, train: Images, valid: Images, device: torch.device) -> dict[str, Any]:
+    """Read run and base on validation, write what ships as the run's selected weights, and say it in run.json."""
+    config, folder = run.config, run.folder
+    ours, own_header = _selected(folder)
+    base, base_header = _selected(folder / BASE)
+    model = build_model(config, run.about["num_classes"], run.about["in_channels"], None).to(device).eval()
+    num_classes = run.about["num_classes"]
+    counts = train.class_counts(num_classes).double().cpu()
+    attack = config.make_plan().valid_attack
+    known = _first_of_each(train, num_classes, TRAINING_IMAGES)
+    readings, answers = [], {}
+    for mix in MIXES:
+        load_weights(model, mixed(base, ours, mix), folder)
+        trained, answers[mix] = (predictions(model, images, attack, seed=config.seed) for images in (known, valid))
+        tables = _table(known.y.cpu(), trained, num_classes), _table(valid.y.cpu(), answers[mix], num_classes)
+        accuracy = 1 - class_cost(tables[0], tables[1], counts, prior=PRIOR, slack=SLACK)
+        tail = accuracy.sort().values[: math.ceil(TAIL * num_classes)]
+        readings.append(Reading(mix, float(accuracy.mean()), float(tail.mean())))
+    chosen = choose(readings, config.budget) if config.ship == "better" else readings[-1]
+    said = verdict(valid.y.cpu(), answers[chosen.mix], answers[0.0], num_classes, chosen.mix)
+    header = base_header if chosen.mix == 0 else own_header
+    weights = {f"model.{name}": tensor for name, tensor in mixed(base, ours, chosen.mix).items()}
+    save_tensors(folder / SELECTED, weights, header | {"mix": chosen.mix})
+    about = run.about | {
+        "base": {
+            "epoch": base_epoch(config),
+            "readings": [reading._asdict() for reading in readings],
+            "shipped": chosen.mix,
+            **said,
+        }
+    }
+    write_json(folder / ABOUT, about)
+    return about
+
+
+def mixed(base: dict[str, Tensor], ours: dict[str, Tensor], mix: float) -> dict[str, Tensor]:
+    """Weights and statistics between two networks; whole numbers, such as counts of batches, are not mixed."""
+    if mix in (0.0, 1.0):
+        return ours if mix else base
+    return {
+        name: torch.lerp(base[name], tensor, mix) if tensor.is_floating_point() else tensor
+        for name, tensor in ours.items()
+    }
+
+
+def predictions(model: nn.Module, images: Images, attack: PGD, *, seed: int) -> Tensor:
+    """What a network takes images for under attack (N,), on the CPU."""
+    device = next(model.parameters()).device
+    generator = rng.generator(seed, "base", device=device)
+    found = []
+    for x, y in zip(images.x.split(BATCH), images.y.split(BATCH), strict=True):
+        x, y = to_float(x.to(device)), y.to(device)
+        with torch.no_grad():
+            found.append(model(attack(model, x, y, generator=generator)).argmax(1).cpu())
+    return torch.cat(found)
+
+
+def verdict(y: Tensor, shipped: Tensor, base: Tensor, num_classes: int, mix: float) -> dict[str, Any]:
+    """The paired difference to the base on validation, with its interval, and one sentence on it."""
+    from worstclass.metrics import compare
+
+    found = compare(y.numpy(), shipped.numpy(), base.numpy(), num_classes)
+    average, worst = found.avg_difference, found.worst_difference
+    if mix == 0:
+        word = "the base is shipped: class weights bought too little for what they cost"
+    elif worst.low > 0:
+        word = "better than the base"
+    elif worst.high < 0:
+        word = "worse than the base"
+    else:
+        word = "no difference to the base shown"
+    numbers = ", ".join(
+        f"{name} {100 * each.value:+.1f} [{100 * each.low:+.1f}, {100 * each.high:+.1f}]"
+        for name, each in (("worst class", worst), ("average", average))
+    )
+    how = {0.0: "", 1.0: ""}.get(mix, f" (weights {100 * mix:.0f}% of the way from the base)")
+    sentence = f"{word}{how}." if mix == 0 else f"{word}{how}: {numbers} on validation."
+    return {"verdict": sentence, "average_difference": list(average), "worst_difference": list(worst)}
+
+
+def _selected(folder: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
+    """The weights that a run selected by itself, and what is known of them."""
+    tensors, header = load_tensors(folder / LAST)
+    return section(tensors, SELECTED_PART), header["best"]
+
+
+def _first_of_each(images: Images, num_classes: int, count: int) -> Images:
+    """The first images of each class."""
+    keep = [torch.nonzero(images.y == k).flatten()[:count] for k in range(num_classes)]
+    return images.select(torch.cat(keep))
+
+
+def _table(y: Tensor, predicted: Tensor, num_classes: int) -> ClassStats:
+    stats, zeros = ClassStats(num_classes), torch.zeros(len(y))
+    stats.add(y, natural_loss=zeros, robust_loss=zeros, natural_correct=zeros, robust_correct=(predicted == y).float())
+    return stats

@@ -1,0 +1,186 @@
+"""A base beside a run: which of the two ships, and that neither a stop nor a team changes it."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tiny import tiny_config, write_tiny_npz
+from worstclass.cli import main as cli
+from worstclass.config import Config
+from worstclass.errors import UserError
+from worstclass.runs.base import BASE, MIXES, PRICE, Reading, base_config, base_epoch, choose, mixed, verdict
+from worstclass.runs.run import Run, open_run
+from worstclass.runs.saver import ABOUT, LAST, SELECTED
+from worstclass.runs.train import train_run
+from worstclass.runs.warm_start import parse_fork
+from worstclass.training.checkpoint import SELECTED_PART, load_tensors, section, weights_of
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_tiny_npz(tmp_path_factory.mktemp("data") / "tiny.npz")
+
+
+def config_of(data: Path, **settings: Any) -> Config:
+    return tiny_config(data, **{"method": "guarded", "epochs": 4, "base_start": 0.5} | settings)
+
+
+@pytest.fixture(scope="module")
+def run(data: Path) -> Run:
+    return train_run(config_of(data), data.parent / "run")
+
+
+def own_weights(folder: Path) -> dict[str, torch.Tensor]:
+    return section(load_tensors(folder / LAST)[0], SELECTED_PART)
+
+
+accuracies = st.floats(0, 1)
+
+
+@pytest.mark.fast
+@given(pairs=st.lists(st.tuples(accuracies, accuracies), min_size=5, max_size=5), budget=st.floats(0, 1))
+def test_what_ships_is_within_the_budget_and_its_price(pairs: list[tuple[float, float]], budget: float) -> None:
+    readings = [Reading(mix, *pair) for mix, pair in zip(MIXES, pairs, strict=True)]
+    base, shipped = readings[0], choose(readings, budget)
+
+    def allowed(reading: Reading) -> bool:
+        given_up = base.average - reading.average
+        return given_up <= budget and reading.tail - base.tail >= PRICE * max(given_up, 0)
+
+    assert shipped is base or allowed(shipped)
+    assert shipped.tail >= base.tail
+    assert all(each.tail <= shipped.tail for each in readings[1:] if allowed(each))
+
+
+@pytest.mark.fast
+def test_a_run_that_only_costs_is_not_shipped() -> None:
+    assert choose([Reading(0.0, 0.5, 0.2), Reading(1.0, 0.4, 0.2)], 1.0).mix == 0
+    assert choose([Reading(0.0, 0.5, 0.2), Reading(1.0, 0.46, 0.27)], 1.0).mix == 0  # 4 points buy 7
+    assert choose([Reading(0.0, 0.5, 0.2), Reading(1.0, 0.46, 0.29)], 1.0).mix == 1
+    assert choose([Reading(0.0, 0.5, 0.2), Reading(1.0, 0.46, 0.29)], 0.03).mix == 0
+
+
+@pytest.mark.fast
+def test_between_two_networks() -> None:
+    one = {"w": torch.tensor([0.0, 4.0]), "steps": torch.tensor(3)}
+    other = {"w": torch.tensor([1.0, 0.0]), "steps": torch.tensor(5)}
+    assert mixed(one, other, 0.0) is one
+    assert mixed(one, other, 1.0) is other
+    between = mixed(one, other, 0.25)
+    assert between["w"].tolist() == [0.25, 3.0]
+    assert int(between["steps"]) == 5
+
+
+@pytest.mark.fast
+@pytest.mark.parametrize(
+    ("right", "base_right", "mix", "word"),
+    [(90, 10, 1.0, "better"), (10, 90, 1.0, "worse"), (50, 50, 1.0, "no difference"), (50, 50, 0.0, "base is shipped")],
+)
+def test_the_verdict(right: int, base_right: int, mix: float, word: str) -> None:
+    """Class 1 decides, of which so many of 100 are right."""
+    y = torch.arange(200) % 2
+    place = torch.arange(200) // 2
+    ours, base = (torch.where((y == 1) & (place >= count), 0, y) for count in (right, base_right))
+    said = verdict(y, ours, base, 2, mix)
+    assert word in said["verdict"]
+    assert said["worst_difference"][0] == pytest.approx((right - base_right) / 100)
+
+
+def test_a_base_goes_on_from_the_run_without_class_weights(run: Run) -> None:
+    base = open_run(run.folder / BASE)
+    assert base.config.method == "trades"
+    assert base.config.base_start is None
+    assert base.about["fork"]["epoch"] == base_epoch(run.config) == 2
+    assert len(base.log) == len(run.log) == 4
+    timeless = [[{**line, "seconds": 0} for line in each.log[:2]] for each in (run, base)]
+    assert timeless[0] == timeless[1]
+    assert base.log[-1]["class_weights"] == [1.0] * 3
+
+
+def test_the_selected_weights_are_those_that_the_rule_chose(run: Run) -> None:
+    record = run.about["base"]
+    assert open_run(run.folder).about["base"] == record
+    shipped = choose([Reading(**reading) for reading in record["readings"]], run.config.budget)
+    assert record["shipped"] == shipped.mix
+    expected = mixed(own_weights(run.folder / BASE), own_weights(run.folder), shipped.mix)
+    found = weights_of(run.load_model()[0])
+    assert all(torch.equal(found[name], tensor) for name, tensor in expected.items())
+
+
+def test_the_method_ships_where_told(data: Path) -> None:
+    run = train_run(config_of(data, ship="method"), data.parent / "told")
+    assert run.about["base"]["shipped"] == 1
+    own, found = own_weights(run.folder), weights_of(run.load_model()[0])
+    assert all(torch.equal(found[name], tensor) for name, tensor in own.items())
+
+
+@pytest.mark.parametrize("where", ["before the base", "in the base", "at the end"])
+def test_a_stop_changes_nothing(run: Run, data: Path, tmp_path: Path, where: str) -> None:
+    out, begun, steps = tmp_path / "run", False, 0
+
+    def on_base() -> None:
+        nonlocal begun
+        begun = True
+        if where == "before the base":
+            raise KeyboardInterrupt
+
+    def on_step(*_: int) -> None:
+        nonlocal steps
+        steps += begun
+        if begun and steps == 3 and where == "in the base":
+            raise KeyboardInterrupt
+
+    if where == "at the end":
+        train_run(config_of(data), out)
+    else:
+        with pytest.raises(KeyboardInterrupt):
+            train_run(config_of(data), out, on_base=on_base, on_step=on_step)
+    again = train_run(config_of(data), out, resume=True)
+    assert again.about["base"] == run.about["base"]
+    assert (out / SELECTED).read_bytes() == (run.folder / SELECTED).read_bytes()
+
+
+def test_a_fork_has_its_base_later(run: Run, data: Path, tmp_path: Path) -> None:
+    with pytest.raises(UserError, match="must have it later"):
+        train_run(config_of(data), tmp_path / "late", fork=parse_fork(f"{run.folder}@2"))
+
+
+def test_a_plain_method_has_no_base(data: Path) -> None:
+    with pytest.raises(UserError, match="method 'trades' has none"):
+        config_of(data, method="trades")
+    with pytest.raises(UserError, match="budget belongs to base_start"):
+        tiny_config(data, method="guarded", budget=0.1)
+    with pytest.raises(UserError, match="two epochs or more"):
+        config_of(data, epochs=1)
+
+
+@pytest.mark.parametrize(("objective", "method"), [("trades", "trades"), ("pgd-at", "pgd-at")])
+def test_the_recipe_of_a_base(data: Path, objective: str, method: str) -> None:
+    """The run's, but for the class weights."""
+    config = config_of(data, objective=objective, average="ema", guarded_radius=0.2)
+    base = base_config(config)
+    assert base.method == method
+    kept = {"average", "epochs", "eps", "data", "seed", "lr", "attack_steps", "valid_fraction"}
+    assert {key: getattr(base, key) for key in kept} == {key: getattr(config, key) for key in kept}
+
+
+def test_the_command_ends_with_a_sentence(
+    data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    recipe = tmp_path / "mine.toml"
+    values = tiny_config(data, method="wat", epochs=2).recipe()
+    recipe.write_text("".join(f"{key} = {json.dumps(value)}\n" for key, value in values.items()))
+    command = ["worstclass", "train", str(recipe), "--with-base", "--out", "run", "--device", "cpu"]
+    monkeypatch.setattr("sys.argv", command)
+    with pytest.raises(SystemExit) as ended:
+        cli.main()
+    assert ended.value.code == 0
+    printed = capsys.readouterr().out
+    assert "The base: trades, from epoch 1 on." in printed
+    assert f"Beside its base: {json.loads((tmp_path / 'run' / ABOUT).read_text())['base']['verdict']}" in printed
