@@ -171,6 +171,15 @@ def test_without_a_tally_few_samples_say_little() -> None:
     assert guard.weights[1] > guard.weights[0] > guard.weights[2] == guard.weights[3]
 
 
+def test_a_tally_tells_what_training_cannot_mend() -> None:
+    """A group that is right in training and wrong on held-out samples weighs less than if nothing were tallied."""
+    valid = samples([(10, 100), (90, 100), (90, 100), (90, 100)])
+    told, untold = wc.ClassGuard([100] * 4), wc.ClassGuard([100] * 4)
+    play(told, (samples([(90, 100)] * 4), valid))
+    play(untold, (None, valid))
+    assert untold.weights[0] > told.weights[0]
+
+
 def test_a_tally_is_of_one_epoch() -> None:
     """What was tallied before an update does not count in the next."""
     guard, fresh = wc.ClassGuard([100] * 3, memory=0.0), wc.ClassGuard([100] * 3, memory=0.0)

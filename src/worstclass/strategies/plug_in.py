@@ -92,7 +92,7 @@ class ClassHedge:
 
 
 class ClassGuard:
-    """Raise weak groups in your own loop without harm to the others, by the learner `Guarded`.
+    """Raise weak groups in your own loop, with a bound on what the others give up, by the learner `Guarded`.
 
         guard = worstclass.ClassGuard(class_counts)               # training samples of each group, (K,)
         loss = guard.weigh(losses, y, correct).mean()             # was losses.mean(); losses and correct are (B,)
