@@ -37,7 +37,8 @@ def main(epochs: int = 20, limit: int | None = None) -> tuple[float, float]:
         for x, y in DataLoader(train_set, batch_size=100, shuffle=True):
             x_adv = attack(model, x, y)
             model.train()
-            losses = F.cross_entropy(model(x_adv), y, reduction="none")
+            logits = model(x_adv)
+            losses = F.cross_entropy(logits, y, reduction="none")
             loss = losses.mean()
             optimizer.zero_grad()
             loss.backward()

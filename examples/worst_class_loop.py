@@ -33,14 +33,15 @@ def main(epochs: int = 20, limit: int | None = None) -> tuple[float, float]:
     )
     optimizer = torch.optim.SGD(model.parameters(), lr=0.05, momentum=0.9)
     schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, epochs)
-    hedge = worstclass.ClassHedge(num_classes=10, eta=0.1)
+    guard = worstclass.ClassGuard(train.class_counts(10))
     average = worst = 0.0
     for epoch in range(1, epochs + 1):
         for x, y in DataLoader(train_set, batch_size=100, shuffle=True):
             x_adv = attack(model, x, y)
             model.train()
-            losses = F.cross_entropy(model(x_adv), y, reduction="none")
-            loss = hedge.weigh(losses, y).mean()
+            logits = model(x_adv)
+            losses = F.cross_entropy(logits, y, reduction="none")
+            loss = guard.weigh(losses, y, logits.argmax(1) == y).mean()
             optimizer.zero_grad()
             loss.backward()
             optimizer.step()
@@ -49,7 +50,7 @@ def main(epochs: int = 20, limit: int | None = None) -> tuple[float, float]:
         with torch.no_grad():
             valid_logits = model(valid_adv)
         valid_losses = F.cross_entropy(valid_logits, valid_labels, reduction="none")
-        hedge.update(valid_losses, valid_labels)
+        guard.update(valid_logits.argmax(1) == valid_labels, valid_labels)
         right = (valid_logits.argmax(1) == valid_labels).double()
         average, worst = right.mean().item(), min(right[valid_labels == k].mean().item() for k in range(10))
         print(f"epoch {epoch}  loss {valid_losses.mean():.3f}  average {100 * average:.1f}%  worst {100 * worst:.1f}%")

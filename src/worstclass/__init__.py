@@ -24,6 +24,7 @@ __all__ = [
     "AdamW",
     "Attack",
     "Augment",
+    "ClassGuard",
     "ClassHedge",
     "ClassStats",
     "ClassStrategy",
@@ -78,7 +79,7 @@ if TYPE_CHECKING:
     from worstclass.runs.run import Run, open_run
     from worstclass.runs.train import train_run
     from worstclass.stats import ClassStats
-    from worstclass.strategies import CSL, FRL, WAT, ClassHedge, Fixed, Hedge
+    from worstclass.strategies import CSL, FRL, WAT, ClassGuard, ClassHedge, Fixed, Hedge
     from worstclass.training import (
         EMA,
         FAWA,
@@ -110,7 +111,7 @@ else:
             "runs.run": "Run open_run",
             "runs.train": "train_run",
             "stats": "ClassStats",
-            "strategies": "CSL FRL WAT ClassHedge Fixed Hedge",
+            "strategies": "CSL FRL WAT ClassGuard ClassHedge Fixed Hedge",
             "training": "EMA FAWA SGD AWPRule AdamW Cosine Engine OneCycle Piecewise Plan fit new_state",
             "types": "Attack Classifier ClassStrategy ClassWeights Losses Objective",
         },

@@ -62,6 +62,9 @@ PROGRAM = '''
     assert attack(model.eval(), valid.x.float() / 255, valid.y).shape == valid.x.shape
     hedge = worstclass.ClassHedge(num_classes=3, eta=0.1)
     assert hedge.weigh(torch.ones(4), torch.tensor([0, 1, 2, 0])).shape == (4,)
+    guard = worstclass.ClassGuard([2, 1, 1])
+    guard.update(torch.tensor([True, False, True]), torch.arange(3))
+    assert guard.weights.shape == (3,)
     print("trained")
 '''
 

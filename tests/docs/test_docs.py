@@ -124,7 +124,7 @@ def test_python_in_the_docs_is_part_of_an_example() -> None:
     for page in PAGES:
         for before, code in blocks(page.read_text(), "python"):
             if page.name == "README.md":
-                assert "worstclass.ClassHedge(" in code
+                assert "worstclass.ClassGuard(" in code
                 continue
             example = re.findall(r"`(examples/\w+\.py)`", before)[-1]
             assert contains((ROOT / example).read_text(), code), f"{page.name}: not in {example}:\n{code}"
@@ -135,14 +135,14 @@ def test_the_three_lines_run() -> None:
     assert len(code.splitlines()) == 3
     losses = torch.linspace(0.5, 1.5, 40)
     labels = torch.arange(40) % 10
-    names: dict[str, Any] = {"worstclass": worstclass, "losses": losses, "y": labels}
-    names |= {"valid_losses": 1.0 + labels, "valid_labels": labels}
+    names: dict[str, Any] = {"worstclass": worstclass, "losses": losses, "y": labels, "correct": labels != 3}
+    names |= {"class_counts": labels.bincount(), "valid_correct": labels != 3, "valid_labels": labels}
     exec(code, names)
     assert float(names["loss"]) == pytest.approx(float(losses.mean()))  # uniform before the first update
-    weights = names["hedge"].weights
-    assert weights.shape == (11,)
+    weights = names["guard"].weights
+    assert weights.shape == (10,)
     assert float(weights.sum()) == pytest.approx(1)
-    assert int(weights.argmax()) == 10  # the class of the highest loss
+    assert int(weights.argmax()) == 3  # the class that is wrong
 
 
 def commands() -> list[list[str]]:

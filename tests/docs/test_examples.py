@@ -25,9 +25,9 @@ from worstclass.theory.certify import certify_training
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 THREE_LINES = [
-    "hedge = worstclass.ClassHedge(num_classes=10, eta=0.1)",
-    "loss = hedge.weigh(losses, y).mean()",
-    "hedge.update(valid_losses, valid_labels)",
+    "guard = worstclass.ClassGuard(train.class_counts(10))",
+    "loss = guard.weigh(losses, y, logits.argmax(1) == y).mean()",
+    "guard.update(valid_logits.argmax(1) == valid_labels, valid_labels)",
 ]
 
 
@@ -57,8 +57,8 @@ def test_there_is_a_test_for_every_example() -> None:
 
 def test_the_loops_differ_in_three_lines() -> None:
     plain = (EXAMPLES / "plain_loop.py").read_text().splitlines()[1:]  # without the docstring
-    hedged = (EXAMPLES / "worst_class_loop.py").read_text().splitlines()[1:]
-    difference = list(difflib.ndiff(plain, hedged))
+    guarded = (EXAMPLES / "worst_class_loop.py").read_text().splitlines()[1:]
+    difference = list(difflib.ndiff(plain, guarded))
     added = [line[2:].strip() for line in difference if line.startswith("+ ")]
     removed = [line[2:].strip() for line in difference if line.startswith("- ")]
     assert added == ["import worstclass", *THREE_LINES]
@@ -80,6 +80,50 @@ def test_worst_class_loop(capsys: pytest.CaptureFixture[str]) -> None:
     assert first == pytest.approx(plain, abs=0.02)  # the first epoch has uniform weights: the same training
     assert 0 <= worst <= average <= 1
     assert all("worst" in line for line in capsys.readouterr().out.splitlines())
+
+
+def test_class_weights(capsys: pytest.CaptureFixture[str]) -> None:
+    example = load("class_weights")
+    with torch.random.fork_rng():
+        accuracy = example.main(seeds=1, epochs=1)
+    assert list(accuracy) == example.CASES
+    assert all(each.shape == (1, 10) and 0 <= each.min() <= each.max() <= 1 for each in accuracy.values())
+    assert len(capsys.readouterr().out.splitlines()) == len(example.CASES)
+
+
+def test_the_problems_of_the_example_are_what_they_are_said_to_be() -> None:
+    example = load("class_weights")
+    with torch.random.fork_rng():
+        torch.manual_seed(0)
+        train, valid, test = example.make_problem("unbalanced")
+        wrong_train, wrong_valid, clean = example.make_problem("mislabelled")
+    assert sorted(train.class_counts(10).tolist()) == [round(1000 * 25 ** (-rank / 9)) for rank in range(9, -1, -1)]
+    assert torch.equal(train.class_counts(10).argsort(), valid.class_counts(10).argsort())  # held-out as training
+    true_train, true_valid = worstclass.split_validation(
+        worstclass.open_source("fashion-mini").read("train"), 10, 1 / 11
+    )
+    changed = []
+    for part, true in ((wrong_train, true_train), (wrong_valid, true_valid)):
+        assert torch.equal(part.class_counts(10), true.class_counts(10))  # swapped, so classes stay balanced
+        wrong = part.y != true.y
+        changed.append(int(true.y[wrong].mode().values))
+        assert float(wrong[true.y == changed[-1]].double().mean()) == pytest.approx(0.4)
+        assert bool(((part.y == changed[-1]) | (true.y == changed[-1]))[wrong].all())
+    assert changed[0] == changed[1]
+    assert torch.equal(test.y, clean.y)
+
+
+def test_groups(capsys: pytest.CaptureFixture[str]) -> None:
+    example = load("groups")
+    with torch.random.fork_rng():
+        accuracy = example.main(seeds=1, epochs=1)
+        x, group = example.pick(worstclass.open_source("fashion-mini").read("test"), 0.95)
+    assert tuple(accuracy) == example.LEARNERS
+    assert all(each.shape == (1, 4) and 0 <= each.min() <= each.max() <= 1 for each in accuracy.values())
+    assert len(capsys.readouterr().out.splitlines()) == 4
+    share = group.bincount(minlength=4) / len(group)
+    assert share.tolist() == pytest.approx([0.475, 0.025, 0.025, 0.475], abs=0.03)  # pullovers upright, coats inverted
+    assert float(x.flatten(1).mean(1)[group % 2 == 1].mean()) > float(x.flatten(1).mean(1)[group % 2 == 0].mean())
 
 
 def dafa_weights(soft: NDArray[np.float64], strength: float) -> list[float]:

@@ -207,12 +207,8 @@ def test_measures_refuse_what_does_not_belong_together() -> None:
 
 def test_class_hedge_does_not_take_minus_one_for_the_last_class() -> None:
     hedge, losses = ClassHedge(3), torch.ones(4)
-    for y, kind in (
-        (torch.tensor([0, 1, 2, -1]), IndexError),
-        (torch.tensor([0, 1, 2, 3]), IndexError),
-        (torch.tensor([0.0, 1, 2, 1]), UserError),
-    ):
-        with pytest.raises(kind):
+    for y in (torch.tensor([0, 1, 2, -1]), torch.tensor([0, 1, 2, 3]), torch.tensor([0.0, 1, 2, 1])):
+        with pytest.raises(UserError):
             hedge.weigh(losses, y)
         with pytest.raises(UserError):
             hedge.update(losses, y)

@@ -9,7 +9,8 @@ from worstclass.strategies.faal import FAAL
 from worstclass.strategies.fixed import Fixed, focus, uniform
 from worstclass.strategies.frl import FRL
 from worstclass.strategies.guarded import Guarded
-from worstclass.strategies.hedge import ClassHedge, Hedge, expert_weights
+from worstclass.strategies.hedge import Hedge, expert_weights
+from worstclass.strategies.plug_in import ClassGuard, ClassHedge
 from worstclass.strategies.targeted import TRIX, FairTAT
 from worstclass.strategies.wat import WAT
 
@@ -23,6 +24,7 @@ __all__ = [
     "FRL",
     "TRIX",
     "WAT",
+    "ClassGuard",
     "ClassHedge",
     "FairTAT",
     "Fixed",

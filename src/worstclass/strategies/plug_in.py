@@ -1,0 +1,258 @@
+"""Class weights in anybody's training loop, in three lines: ClassHedge and ClassGuard.
+
+Both weigh per-sample losses by group, and learn from held-out samples once an epoch. A group is a class, or anything
+else that divides the samples: a domain, a camera, a pair of label and background.
+"""
+
+import inspect
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from worstclass.errors import UserError, choose
+from worstclass.inputs import INTEGERS
+from worstclass.stats import ClassStats
+from worstclass.strategies.guarded import Guarded
+from worstclass.strategies.hedge import Hedge, class_costs, sample_weights
+
+Counts = Tensor | Sequence[float]
+
+PRIOR = 15
+"""Samples at the mean error that each group gets where no training errors were tallied."""
+
+
+class ClassHedge:
+    """Worst-class training in your own loop, by WAT's learner.
+
+        hedge = worstclass.ClassHedge(num_classes=10, eta=0.1)
+        loss = hedge.weigh(losses, y).mean()          # was losses.mean(); losses is (B,)
+        hedge.update(valid_losses, valid_labels)      # once an epoch
+
+    `class_counts` (K,) are the training samples of each class; leave it out where they are equal.
+    """
+
+    def __init__(
+        self, num_classes: int, eta: float = 0.1, class_counts: Tensor | Sequence[float] | None = None
+    ) -> None:
+        if num_classes < 2:
+            raise UserError(f"num_classes must be at least 2, not {num_classes}.")
+        if not (math.isfinite(eta) and eta > 0):
+            raise UserError(f"eta must be a positive number, not {eta}.")
+        counts = _counts(torch.ones(num_classes) if class_counts is None else class_counts)
+        if len(counts) != num_classes:
+            raise UserError(f"class_counts must be ({num_classes},), a number for each class, not ({len(counts)},).")
+        self.num_classes = num_classes
+        self._hedge = Hedge(num_classes + 1, eta)
+        self._class_share = counts / counts.sum()
+        self._by_class = self._sample_weights()
+
+    @property
+    def eta(self) -> float:
+        """The learning rate of Hedge."""
+        return self._hedge.eta
+
+    @property
+    def weights(self) -> Tensor:
+        """The simplex vector (K + 1,): index 0 is the average, index k + 1 is class k."""
+        return self._hedge.weights
+
+    def weigh(self, losses: Tensor, group: Tensor) -> Tensor:
+        """Per-sample losses (B,) times the weight of each sample's class; take the mean of the result."""
+        index = _check_batch(losses, group, self.num_classes)
+        if self._by_class.device != index.device:
+            self._by_class = self._by_class.to(index.device)
+        return losses * self._by_class.index_select(0, index)
+
+    def update(self, losses: Tensor, group: Tensor) -> None:
+        """Play one round with per-sample validation losses (N,); a class without samples counts as average."""
+        index = _check_held_out("losses", losses, group, self.num_classes)
+        values = losses.detach().double().cpu()
+        if not bool(values.isfinite().all()):
+            raise UserError("a validation loss is not finite: the weights were left as they are.")
+        stats = ClassStats(self.num_classes)
+        zeros = torch.zeros_like(values)
+        stats.add(index, natural_loss=values, robust_loss=zeros, natural_correct=zeros, robust_correct=zeros)
+        self._hedge.update(class_costs(stats))
+        self._by_class.copy_(self._sample_weights())
+
+    def state_dict(self) -> dict[str, Any]:
+        """The cumulative costs, from which everything else follows."""
+        return {"cumulative_cost": self._hedge.cumulative_cost.clone()}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        _check_state(state, self.state_dict())
+        self._hedge.cumulative_cost.copy_(state["cumulative_cost"])
+        self._by_class.copy_(self._sample_weights())
+
+    def _sample_weights(self) -> Tensor:
+        return sample_weights(self.weights, self._class_share).float()
+
+
+class ClassGuard:
+    """Raise weak groups in your own loop, with a bound on what the others give up, by the learner `Guarded`.
+
+        guard = worstclass.ClassGuard(class_counts)               # training samples of each group, (K,)
+        loss = guard.weigh(losses, y, correct).mean()             # was losses.mean(); losses and correct are (B,)
+        guard.update(valid_correct, valid_labels)                 # once an epoch, held-out samples
+
+    It starts from balanced groups and stays in a ball around them. `correct` says which samples the model has right,
+    `logits.argmax(1) == y`, on attacked inputs if those are what must hold. With it a group that fails on held-out
+    samples alone is told from one that training can mend. Without it a group's training error is taken to be its
+    held-out error, shrunk towards the mean over groups as `PRIOR` samples would: few samples still say little, but
+    nothing is withheld from a group that cannot be mended. `settings` are those of `Guarded`.
+    """
+
+    def __init__(self, class_counts: Counts, **settings: float) -> None:
+        counts = _counts(class_counts)
+        _check_settings(settings)
+        self.num_groups = len(counts)
+        self._learner = Guarded(counts, **settings)  # type: ignore[arg-type]
+        self._by_group = self._learner.weights.natural.clone()
+        self._tally = torch.zeros(self.num_groups, 2, dtype=torch.int64)  # of training: samples, and those right
+
+    @property
+    def weights(self) -> Tensor:
+        """The simplex vector (K,): the share of each group in the loss."""
+        return self._learner.distribution
+
+    def weigh(self, losses: Tensor, group: Tensor, correct: Tensor | None = None) -> Tensor:
+        """Per-sample losses (B,) times the weight of each sample's group; take the mean of the result.
+
+        `correct` (B,), bool, is tallied for the next `update`, in place and without waiting for the device.
+        """
+        index = _check_batch(losses, group, self.num_groups)
+        if correct is not None:
+            _check_correct(correct, group)
+        if self._by_group.device != index.device:
+            self._by_group, self._tally = self._by_group.to(index.device), self._tally.to(index.device)
+        weighed = losses * self._by_group.index_select(0, index)
+        if correct is not None:
+            self._tally.index_add_(0, index, torch.stack([torch.ones_like(index), correct.long()], 1))
+        return weighed
+
+    def update(self, correct: Tensor, group: Tensor) -> None:
+        """Learn from held-out samples, right or wrong (N,); a group without samples is judged by its training error.
+
+        The tally of training starts anew.
+        """
+        index = _check_held_out("correct", correct, group, self.num_groups)
+        _check_correct(correct, group)
+        right = index[correct.cpu()]
+        valid = _table(*(each.bincount(minlength=self.num_groups) for each in (index, right)))
+        tally = self._tally.cpu()
+        self._learner.update(_table(*tally.unbind(1)) if bool(tally.any()) else _stand_in(valid), valid)
+        self._tally.zero_()
+        self._by_group.copy_(self._learner.weights.natural)
+
+    def state_dict(self) -> dict[str, Any]:
+        """What the learner knows, and the tally of training since the last update."""
+        state = self._learner.state_dict() | {"tally": self._tally}
+        return {name: value.cpu().clone() if isinstance(value, Tensor) else value for name, value in state.items()}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        _check_state(state, self.state_dict())
+        self._tally.copy_(state["tally"])
+        self._learner.load_state_dict({name: value for name, value in state.items() if name != "tally"})
+        self._by_group.copy_(self._learner.weights.natural)
+
+
+def _table(seen: Tensor, right: Tensor) -> ClassStats:
+    """A class table of so many samples (K,), so many of them right (K,)."""
+    table = ClassStats(len(seen))
+    table.counts.copy_(seen)
+    for column in ("natural_correct", "robust_correct"):
+        table.sums(column).copy_(right)
+    return table
+
+
+def _stand_in(valid: ClassStats) -> ClassStats:
+    """A table in the place of training's: the held-out one with `PRIOR` samples more at the mean over groups."""
+    right = valid.sums("robust_correct")
+    mean = (right / valid.counts)[valid.counts > 0].mean()
+    return _table(valid.counts + PRIOR, right + PRIOR * mean)
+
+
+def _counts(class_counts: Any) -> Tensor:
+    """The counts (K,) in float64, if there are two or more and each is a positive number."""
+    try:
+        counts = torch.as_tensor(class_counts).detach().double().cpu()
+    except (TypeError, ValueError, RuntimeError):
+        raise UserError("class_counts must hold a number for each group.") from None
+    if counts.dim() != 1 or len(counts) < 2:
+        raise UserError(f"class_counts must be (K,), for two groups or more, not {tuple(counts.shape)}.")
+    bad = (~(counts.isfinite() & (counts > 0))).nonzero().flatten().tolist()
+    if bad:
+        raise UserError(f"class_counts must be positive numbers; group {bad[0]} has {counts[bad[0]]:g}: leave it out.")
+    return counts
+
+
+def _check_settings(settings: dict[str, Any]) -> None:
+    """Raise unless these are settings of `Guarded`, each finite and not negative."""
+    _, *allowed = inspect.signature(Guarded).parameters
+    for name, value in settings.items():
+        choose("setting", name, allowed)
+        if not isinstance(value, int | float) or not math.isfinite(value) or value < 0:
+            raise UserError(f"{name} must be a number that is not negative, not {value!r}.")
+
+
+def _check_batch(losses: Any, group: Any, num_groups: int) -> Tensor:
+    """The groups as an index (B,), if they and the losses are a batch; their values are looked at on a CPU alone.
+
+    To look at values a host waits for its GPU. There, and in a compiled step, a group that is out of range stops in the
+    lookup; only -1 would not, which compiled code takes for the last.
+    """
+    index = _check_group(group, num_groups, values=not torch.compiler.is_compiling())
+    if not isinstance(losses, Tensor) or losses.shape != group.shape:
+        raise UserError(
+            f"losses and group must both be (B,), not {_shown(losses)} and {_shown(group)}: "
+            "compute the loss with reduction='none'."
+        )
+    if not losses.is_floating_point():
+        raise UserError(f"losses must be floating point, not {losses.dtype}.")
+    return torch.where(index < 0, num_groups, index)
+
+
+def _check_held_out(name: str, values: Any, group: Any, num_groups: int) -> Tensor:
+    """The groups as an index (N,) on the CPU, if they and the values are of one sample or more."""
+    if (
+        not isinstance(values, Tensor)
+        or not isinstance(group, Tensor)
+        or values.shape != group.shape
+        or not group.numel()
+    ):
+        raise UserError(
+            f"{name} and group must both be (N,), of one sample or more, not {_shown(values)} and {_shown(group)}."
+        )
+    return _check_group(group.detach().cpu(), num_groups, values=True)
+
+
+def _check_group(group: Any, num_groups: int, *, values: bool) -> Tensor:
+    if not isinstance(group, Tensor) or group.dim() != 1 or group.dtype not in INTEGERS:
+        raise UserError(f"group must be (B,) whole numbers such as torch.int64, not {_shown(group)}.")
+    if values and len(group) and group.device.type == "cpu":
+        low, high = int(group.min()), int(group.max())
+        if low < 0 or high >= num_groups:
+            raise UserError(f"groups lie in {low}..{high}, expected 0..{num_groups - 1}.")
+    return group.long()
+
+
+def _check_correct(correct: Any, group: Tensor) -> None:
+    if not isinstance(correct, Tensor) or correct.dtype != torch.bool or correct.shape != group.shape:
+        raise UserError(
+            f"correct must be bool, {tuple(group.shape)} as group is, not {_shown(correct)}: logits.argmax(1) == y."
+        )
+
+
+def _check_state(state: dict[str, Any], own: dict[str, Any]) -> None:
+    """Raise unless a state has the names and shapes of one's own."""
+    shapes = [{name: torch.as_tensor(value).shape for name, value in each.items()} for each in (state, own)]
+    if shapes[0] != shapes[1]:
+        found, expected = (", ".join(f"{name} {tuple(shape)}" for name, shape in each.items()) for each in shapes)
+        raise UserError(f"this is the state of another learner: it has {found}, expected {expected}.")
+
+
+def _shown(value: Any) -> str:
+    return f"{tuple(value.shape)} of {value.dtype}" if isinstance(value, Tensor) else type(value).__name__
