@@ -105,6 +105,7 @@ def recipe(name: str, npz: Path) -> str:
     text = text.replace('data = "fashion-mini"', f'data = "npz:{npz}"')
     if name == "thin-validation":
         text = text.replace('"1/11"', f'"{THIN}/{1000 + THIN}"')
+    text = text.replace("crop_padding", "valid_min = 0  # however few images that leaves\ncrop_padding")
     return f"# The demo's task on {name}.\n" + text.split("\n", 1)[1]
 
 

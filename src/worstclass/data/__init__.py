@@ -1,7 +1,15 @@
 """Data on the training device: sources, the stratified split, order and augmentation."""
 
 from worstclass.data.feed import Feed, Resident, Streamed, fits, make_feed
-from worstclass.data.images import Augment, Images, channel_statistics, epoch_order, split_validation, to_float
+from worstclass.data.images import (
+    Augment,
+    Images,
+    channel_statistics,
+    epoch_order,
+    held_out,
+    split_validation,
+    to_float,
+)
 from worstclass.data.sources import Source, data_at_hand, open_source
 
 __all__ = [
@@ -15,6 +23,7 @@ __all__ = [
     "data_at_hand",
     "epoch_order",
     "fits",
+    "held_out",
     "make_feed",
     "open_source",
     "split_validation",

@@ -65,7 +65,7 @@ def train_run(
     engine = engine or Engine()
     source = team.leader_first(lambda: open_source(config.data, data_dir=data_dir, notify=notify))
     images = source.read("train")
-    train, valid = split_validation(images, source.num_classes, config.valid_fraction)
+    train, valid = split_validation(images, source.num_classes, config.valid_fraction, config.valid_min)
     about: dict[str, Any] = {
         "num_classes": source.num_classes,
         "class_names": list(source.class_names),
@@ -82,13 +82,13 @@ def train_run(
     model = build_model(config, source.num_classes, images.x.shape[1], train)
     check_classifier(model, train, source.num_classes, config.model)
     if fork:
-        check_fork(fork, config, about["data_digest"])
+        check_fork(fork, config, about)
     late = max(keep, default=0)
     if late > config.epochs:
         raise UserError(f"epoch {late} cannot be kept: the run has {config.epochs}.")
     continued = fork is not None or (resume and (out / LAST).is_file())
     if config.init and team.leads and not continued:
-        about["init"] = start_from(config, model, about["data_digest"], allow_code=allow_code)
+        about["init"] = start_from(config, model, about, allow_code=allow_code)
     state = new_state(model, strategy, plan, device)
     same = json.dumps([to_toml(config), about["data_digest"], asdict(engine), resume])
     team.check_same(same, "the processes were not started alike: their recipes, data or options differ.")
