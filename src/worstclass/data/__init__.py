@@ -1,5 +1,6 @@
 """Data on the training device: sources, the stratified split, order and augmentation."""
 
+from worstclass.data.duplicates import exact_duplicates
 from worstclass.data.feed import Feed, Resident, Streamed, fits, make_feed
 from worstclass.data.images import (
     Augment,
@@ -22,6 +23,7 @@ __all__ = [
     "channel_statistics",
     "data_at_hand",
     "epoch_order",
+    "exact_duplicates",
     "fits",
     "held_out",
     "make_feed",

@@ -47,6 +47,8 @@ class Run:
             ("class_costs", classes + 1),
             ("class_weights", classes),
             ("class_robust_accuracy", classes),
+            ("class_robust_weights", classes),
+            ("class_sampling", classes),
             ("expert_weights", classes + 1),
         ):
             if key in line and len(line[key]) != count:

@@ -12,12 +12,13 @@ from typing import Any
 import torch
 
 from worstclass.config import Config, to_toml
-from worstclass.data import fits, open_source, split_validation
+from worstclass.data import Images, exact_duplicates, fits, open_source, split_validation
 from worstclass.data.sources import Notify
 from worstclass.distributed import ALONE, Team
 from worstclass.errors import UserError
 from worstclass.files import locked, write_atomic, write_json
 from worstclass.names import RECIPE
+from worstclass.runs.notes import counts_of, distribution, effective_classes
 from worstclass.runs.run import Run, build_model, check_classifier, fingerprint, refuse_code
 from worstclass.runs.saver import ABOUT, LAST, LOG, Saver
 from worstclass.runs.warm_start import Fork, check_fork, fork_state, log_until, start_from
@@ -27,6 +28,8 @@ from worstclass.training import EpochRecord, fit, new_state
 from worstclass.training.engine import Engine
 from worstclass.training.prepare import check_batch
 from worstclass.versions import versions
+
+MAX_COMPARED = 2**29  # bytes of images
 
 
 def train_run(
@@ -44,6 +47,7 @@ def train_run(
     team: Team = ALONE,
     data_limit: int | None = None,
     notify: Notify | None = None,
+    on_start: Callable[[Run], None] | None = None,
     on_step: Callable[[int, int, int], None] | None = None,
     on_epoch: Callable[[dict[str, Any]], None] | None = None,
     on_fallback: Callable[[str], None] = warnings.warn,
@@ -54,10 +58,11 @@ def train_run(
     end, the whole state is saved while training goes on, with the epoch selected so far; each file is replaced
     atomically, and what came after the last checkpoint that was written is made again. A damaged checkpoint is found by
     its digest, and the one before it taken. A folder that another process trains in is refused.
-    `on_step(epoch, step, steps)` and `on_epoch(record)` watch, and `on_fallback(line)` hears what was taken in the
-    place of something else. Images of more than `data_limit` bytes stay in host memory, as `fit` says. Every process of
-    a `team` calls this with the same arguments; the leader alone touches the folder, and watches. A run may go on from
-    an epoch of another, its `fork`. The state at the end of each epoch in `keep` stays, for forks to come.
+    `on_start(run)`, before the first step, `on_step(epoch, step, steps)` and `on_epoch(record)` watch, and
+    `on_fallback(line)` hears what was taken in the place of something else. Images of more than `data_limit` bytes stay
+    in host memory, as `fit` says. Every process of a `team` calls this with the same arguments; the leader alone
+    touches the folder, and watches. A run may go on from an epoch of another, its `fork`. The state at the end of each
+    epoch in `keep` stays, for forks to come.
     """
     refuse_code(config, allow_code)
     if not resume and team.leads:
@@ -66,6 +71,7 @@ def train_run(
     source = team.leader_first(lambda: open_source(config.data, data_dir=data_dir, notify=notify))
     images = source.read("train")
     train, valid = split_validation(images, source.num_classes, config.valid_fraction, config.valid_min)
+    counts = {"train": train.class_counts(source.num_classes), "valid": valid.class_counts(source.num_classes)}
     about: dict[str, Any] = {
         "num_classes": source.num_classes,
         "class_names": list(source.class_names),
@@ -73,12 +79,14 @@ def train_run(
         "image_size": list(images.x.shape[2:]),
         "train_images": len(train),
         "valid_images": len(valid),
+        "class_counts": {part: count.tolist() for part, count in counts.items()},
+        **_copies(train, valid),
         "data_digest": fingerprint(images),
         "versions": versions(),
         "engine": asdict(engine) | _describe_device(torch.device(device)) | {"processes": team.size},
     }
     plan, objective = config.make_plan(), config.make_objective()
-    strategy = config.make_strategy(train.class_counts(source.num_classes))
+    strategy = config.make_strategy(counts["train"])
     model = build_model(config, source.num_classes, images.x.shape[1], train)
     check_classifier(model, train, source.num_classes, config.model)
     if fork:
@@ -104,6 +112,7 @@ def train_run(
         if resume:
             now = about
             about = saver.restore(about)
+            about.setdefault("class_counts", now["class_counts"])  # of the same data, split the same way
             keep = {*keep, *about.get("keep", [])}
             before = [about, *about.get("resumed", [])][-1]["engine"].get("processes", 1)
             if before != team.size:
@@ -130,6 +139,9 @@ def train_run(
             write_json(out / ABOUT, about)
             write_atomic(out / RECIPE, to_toml(config).encode())  # last: a folder with a recipe is a run
 
+        if on_start:
+            on_start(Run(out, config, about))
+
         def after_step(step: int, steps: int) -> None:
             if on_step:
                 on_step(state.epoch + 1, step, steps)
@@ -155,6 +167,7 @@ def train_run(
         ):
             improved = saver.select(record.epoch, selection_score(config.select, record.valid, record.epoch))
             line = describe(record) | {"selected": improved}
+            line["effective_classes"] = effective_classes(distribution(line, counts_of(about, "train")))
             _append_log(out / LOG, line)
             if record.epoch in keep:  # first: once a checkpoint is written, the epoch is not made again
                 saver.keep()
@@ -162,6 +175,13 @@ def train_run(
             if on_epoch:
                 on_epoch(line)
     return Run(out, config, about)
+
+
+def _copies(train: Images, valid: Images) -> dict[str, int]:
+    """How many validation images are training images too; of data so large that this takes long, nothing."""
+    if train.x.nbytes + valid.x.nbytes > MAX_COMPARED:
+        return {}
+    return {"valid_in_train": exact_duplicates({"train": train, "valid": valid})[0]["train", "valid"]}
 
 
 def _describe_device(device: torch.device) -> dict[str, Any]:

@@ -1,0 +1,20 @@
+"""What to know of a run before its numbers are believed: of its data, of its training, and what it was told."""
+
+from worstclass.evaluation.data_check import copy_note, count_notes, split_note
+from worstclass.runs.notes import training_notes
+from worstclass.runs.run import Run
+
+
+def start_notes(run: Run) -> list[str]:
+    """What is known of its data before the first step, as `worstclass data` says it; nothing of an older run."""
+    counts = run.about.get("class_counts", {})
+    if not {"train", "valid"} <= set(counts):
+        return []
+    lines = split_note(counts, run.config.valid_fraction) + count_notes(run.class_names, counts)
+    return lines + copy_note("train", "valid", run.about.get("valid_in_train", 0))
+
+
+def run_notes(run: Run) -> list[str]:
+    """All of it, as the end of `train` and the report show it; `notes` in run.json are those that others left there."""
+    stored = list(run.about.get("notes", []))
+    return start_notes(run) + stored + list(training_notes(run.log, run.about, run.config.select).values())
