@@ -335,6 +335,23 @@ def test_what_training_took_is_on_the_page(folders: list[Path], tmp_path: Path) 
     assert "<img" not in re.sub(r"<script>.*?</script>", "", page, flags=re.DOTALL)
 
 
+def test_what_to_know_of_a_run_is_on_the_page(folders: list[Path], tmp_path: Path) -> None:
+    """Of its data, what others left in run.json, and how its weights concentrate: wholly, in the last epoch."""
+    run = copy_run(folders[1], tmp_path / "run")
+    about = json.loads((run / "run.json").read_text()) | {"notes": ["no <b>better</b> than its base."]}
+    (run / "run.json").write_text(json.dumps(about))
+    log = [json.loads(line) for line in (run / "log.jsonl").read_text().splitlines()]
+    for key in ("class_weights", "class_robust_weights"):
+        log[-1][key] = [3.0, 0.0, 0.0]
+    (run / "log.jsonl").write_text("".join(json.dumps(line) + "\n" for line in log))
+    write_report(load_results([folders[0], run]), tmp_path / "report.html", gallery=False)
+    page = (tmp_path / "report.html").read_text()
+    assert "<li>No &lt;b&gt;better&lt;/b&gt; than its base.</li>" in page
+    assert "3.0 in the first epoch, 1.0 at the least, 1.0 in the last (of 3)" in page
+    assert "<li>3 of 3 classes have fewer than 20 validation images" in page
+    assert "<li>Few classes have most of the weight (effective number 1.0 of 3)" in page
+
+
 def test_only_what_can_be_compared_is_shown_together(folders: list[Path], tmp_path: Path) -> None:
     """Without a vanilla run too: other images, and another part of the data."""
     run = open_run(folders[1])

@@ -11,6 +11,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
+from worstclass.cli.watched import NewNotes
 from worstclass.runs.notes import (
     as_good_as_selected,
     counts_of,
@@ -18,6 +19,7 @@ from worstclass.runs.notes import (
     effective_classes,
     is_concentrated,
     lift,
+    misplaced,
     training_notes,
     unresponsive,
     variance,
@@ -120,6 +122,15 @@ def test_wat_with_two_hopeless_classes_is_warned_of() -> None:
     assert min(warned) < 20  # while something can be done
 
 
+def test_each_note_is_said_once() -> None:
+    """Though its numbers change; and not again where a run goes on."""
+    log, data = hopeless_log()
+    notes, said = NewNotes("worst-accuracy"), []
+    for each in log:
+        said += notes.after(each, data)
+    assert sorted(note.split(" ")[0] for note in said) == ["'class", "'class", "few", "the"]
+
+
 @pytest.mark.parametrize("recipe", RESULTS, ids=lambda path: path.parent.name)
 def test_nothing_is_said_of_healthy_runs(recipe: Path) -> None:
     """After any epoch of those that are published, whose logs are older than the counts."""
@@ -167,6 +178,15 @@ def test_a_class_that_falls_with_all_others_has_not_lost_against_them() -> None:
     lifts, accuracy = three([0.1] * 7)
     accuracy[2:, 1:] = 0.3
     assert unresponsive(lifts, accuracy, np.array([100.0] * 3)) == []
+
+
+def test_a_heavy_class_that_is_strong() -> None:
+    """75% against 50% on 100 images, where the standard error is 4.3 points; on 6 images nothing is shown."""
+    lifts, accuracy = three([0.75] * 7, others=0.5)
+    assert misplaced(lifts, accuracy, np.array([100.0] * 3)) == [0]
+    assert misplaced(lifts, accuracy, np.array([6.0, 100.0, 100.0])) == []
+    assert misplaced(lifts[:6], accuracy[:6], np.array([100.0] * 3)) == []  # heavy for four epochs
+    assert misplaced(lifts, three([0.4] * 7, others=0.5)[1], np.array([100.0] * 3)) == []
 
 
 # --- the selected epoch ---

@@ -1,4 +1,4 @@
-"""What a log says against its run: weights on few classes, classes that do not respond, an epoch chosen by chance.
+"""What a log says against its run: weight on few classes, or in vain, or on strong ones; an epoch chosen by chance.
 
 Everything follows from the lines of a log and from run.json: it can be said while a run goes on, at its end, and of a
 run from before. A class of n validation images has an accuracy p with variance p (1 - p) / n, where p is counted
@@ -93,6 +93,17 @@ def unresponsive(lifts: Floats, accuracy: Floats, images: Floats) -> list[int]:
     return found
 
 
+def misplaced(lifts: Floats, accuracy: Floats, images: Floats) -> list[int]:
+    """Classes that have been heavy for `PATIENCE` epochs though they are stronger than the others' mean, shown beyond
+    `SURE` standard errors of their accuracy: weight that was earned once, or by a loss that says little."""
+    if len(lifts) < PATIENCE or lifts.shape[1] < 2:
+        return []
+    mean = accuracy[-PATIENCE:].mean(0)
+    others = (mean.sum() - mean) / (len(mean) - 1)
+    strong = mean - others > SURE * np.sqrt(variance(mean, images))
+    return [int(k) for k in np.flatnonzero((lifts[-PATIENCE:] >= HEAVY).all(0) & strong)]
+
+
 def as_good_as_selected(worst: ArrayLike, selected: int, images: ArrayLike) -> int:
     """How many of the other epochs have a worst class (T,) that is not shown to be worse than the selected one's.
 
@@ -124,13 +135,21 @@ def training_notes(log: Sequence[Line], about: Mapping[str, Any], select: str) -
             "; ".join([f"few classes have most of the weight (effective number {number})", *([which] if which else [])])
             + "."
         )
-    for k in unresponsive(lifts, accuracy, images):
-        own, others = (100 * float(each[-PATIENCE:].mean()) for each in (accuracy[:, k], np.delete(accuracy, k, 1)))
-        notes[f"unresponsive {k}"] = (
-            f"'{names[k]}' does not respond: {lifts[-1][k]:.1f} times its share of the weight, and {own:.0f}% robust "
-            f"accuracy on {images[k]:.0f} validation images ({others:.0f}% for the others). "
-            "Look at its labels and its validation images."
+    last = accuracy[-PATIENCE:].mean(0)
+
+    def describe(k: int) -> str:
+        others = float(np.delete(last, k).mean())
+        return (
+            f"{lifts[-1][k]:.1f} times its share of the weight, and {100 * last[k]:.0f}% robust accuracy on "
+            f"{images[k]:.0f} validation images ({100 * others:.0f}% for the others)."
         )
+
+    for k in unresponsive(lifts, accuracy, images):
+        notes[f"unresponsive {k}"] = (
+            f"'{names[k]}' does not respond: {describe(k)} Look at its labels and its validation images."
+        )
+    for k in misplaced(lifts, accuracy, images):
+        notes[f"misplaced {k}"] = f"'{names[k]}' is heavy and not weak: {describe(k)}"
     chosen = [index for index, line in enumerate(log) if line["selected"]]
     if select.startswith("worst") and chosen and len(log) >= 2 * PATIENCE:
         weakest = accuracy.argmin(1)
