@@ -10,8 +10,15 @@ from torch import Tensor
 from tiny import tiny_config, write_tiny_npz
 from worstclass.cli import main as cli
 from worstclass.config import Config, load_config, to_toml
-from worstclass.data import Images
-from worstclass.evaluation.data_check import check_data, descriptors, disputed_labels, near_duplicates, split_note
+from worstclass.data import Images, validation_shift
+from worstclass.evaluation.data_check import (
+    check_data,
+    descriptors,
+    disputed_labels,
+    near_duplicates,
+    shift_note,
+    split_note,
+)
 from worstclass.evaluation.metrics import binomial_interval
 from worstclass.evaluation.run_notes import start_notes
 from worstclass.runs.run import Run, open_run
@@ -114,6 +121,32 @@ def test_what_is_held_out_beyond_the_fraction() -> None:
     assert split_note(counts, 0.06) == ["2 classes hold out 20 validation images instead of 6 to 12 (valid_min)."]
     one = {"train": [85, 940], "valid": [20, 60]}
     assert split_note(one, 0.06) == ["1 class holds out 20 validation images instead of 6 (valid_min)."]
+
+
+def test_images_that_are_drawn_alike_are_at_one() -> None:
+    """A closed form: the mean of a chi-squared over its degrees of freedom, whatever the number of images."""
+    draw = torch.Generator().manual_seed(0)
+    train, valid = (
+        Images((0.5 + 0.05 * torch.randn(count, 3, 16, 16, generator=draw)).clamp(0, 1), torch.arange(count) % 4)
+        for count in (400, 40)
+    )
+    assert validation_shift(train, valid, 5) == pytest.approx([1, 1, 1, 1, 0], abs=0.25)
+
+
+def test_validation_images_of_another_kind(tmp_path: Path) -> None:
+    """Twenty frames of one object, or images that are darker: the classes are named."""
+    data = parts()
+    own = data["valid"].y == 1
+    data["valid"].x[own] = data["valid"].x[own][:1]
+    shift = validation_shift(data["train"], data["valid"], 3)
+    assert shift[1] == pytest.approx(20 * 20 / 40 * (1 + 1 / 20), rel=0.1)  # one image's distance is its variance
+    assert max(shift[0], shift[2]) < 2
+    (note,) = shift_note(NAMES, shift)
+    assert note.startswith("validation images of 'bees' are unlike the training images")
+    assert note in check_data(data, NAMES).notes
+    (note,) = shift_note(NAMES, [9, 0, 10])
+    assert note.startswith("validation images of 2 classes, 'cats' above all,")
+    assert shift_note(NAMES, [5.9] * 3) == []
 
 
 class Stop(Exception):

@@ -1,6 +1,6 @@
 """Data on the training device: sources, the stratified split, order and augmentation."""
 
-from worstclass.data.duplicates import exact_duplicates
+from worstclass.data.checks import exact_duplicates, validation_shift
 from worstclass.data.feed import Feed, Resident, Streamed, fits, make_feed
 from worstclass.data.images import (
     Augment,
@@ -30,4 +30,5 @@ __all__ = [
     "open_source",
     "split_validation",
     "to_float",
+    "validation_shift",
 ]

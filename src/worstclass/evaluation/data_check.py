@@ -9,10 +9,11 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from worstclass.data import Images, exact_duplicates, held_out, to_float
+from worstclass.data import Images, exact_duplicates, held_out, to_float, validation_shift
 from worstclass.evaluation.metrics import binomial_interval
 
 FEW = 20  # validation images of a class below which its accuracy is hardly known
+UNLIKE = 8.0  # times what chance gives
 SMALL = 12  # pixels of a side, below which little can be seen
 NEAR = 0.02  # root mean square of the difference of two images in [0, 1]
 UNBALANCED = 5  # times as many images
@@ -34,6 +35,7 @@ class DataCheck:
     near: Mapping[tuple[str, str], int]
     conflicts: int  # pairs of equal images with different labels
     blank: int
+    shift: list[float]  # of a class's validation images against its training images, in multiples of chance
     notes: list[str] = field(default_factory=list)
 
 
@@ -54,6 +56,7 @@ def check_data(parts: Mapping[str, Images], class_names: Sequence[str]) -> DataC
         near={pair: max(0, count) for pair, count in near.items()},
         conflicts=conflicts,
         blank=sum(int((images.x.flatten(1) == images.x.flatten(1)[:, :1]).all(1).sum()) for images in parts.values()),
+        shift=validation_shift(parts["train"], parts["valid"], num_classes),
     )
     found.notes.extend(_notes(found, min(parts["train"].x.shape[2:])))
     return found
@@ -139,14 +142,26 @@ def split_note(counts: Mapping[str, Sequence[int]], fraction: float) -> list[str
             pairs.append((valid, usual))
     if not pairs:
         return []
-    now, usual = (_range([pair[place] for pair in pairs]) for place in (0, 1))
+    now, before = (_range([pair[place] for pair in pairs]) for place in (0, 1))
     plural = "class holds" if len(pairs) == 1 else "classes hold"
-    return [f"{len(pairs)} {plural} out {now} validation images instead of {usual} (valid_min)."]
+    return [f"{len(pairs)} {plural} out {now} validation images instead of {before} (valid_min)."]
 
 
 def copy_note(one: str, other: str, count: int) -> list[str]:
     """Images of a part that are in another too."""
     return [f"{count} {other} images are in the {one} part too: accuracy measured on them is too high."] * (count > 0)
+
+
+def shift_note(class_names: Sequence[str], shift: Sequence[float]) -> list[str]:
+    """Classes whose validation images are unlike their training images, by `validation_shift`."""
+    unlike = [k for k, each in enumerate(shift) if each > UNLIKE]
+    if not unlike:
+        return []
+    k = max(unlike, key=shift.__getitem__)
+    which = f"'{class_names[k]}'" if len(unlike) == 1 else f"{len(unlike)} classes, '{class_names[k]}' above all,"
+    return [
+        f"validation images of {which} are unlike the training images: the last of a class are held out; shuffle them."
+    ]
 
 
 def _range(values: Sequence[int]) -> str:
@@ -158,6 +173,7 @@ def _notes(found: DataCheck, side: int) -> list[str]:
     lines = count_notes(names, found.counts)
     for (one, other), count in found.exact.items():
         lines += copy_note(one, other, count)
+    lines += shift_note(names, found.shift)
     for (one, other), count in found.near.items():
         if count > MANY_NEAR * sum(found.counts[other]):
             lines.append(f"{count} {other} images are all but equal to one of the {one} part.")

@@ -1,6 +1,6 @@
 """What to know of a run before its numbers are believed: of its data, of its training, and what it was told."""
 
-from worstclass.evaluation.data_check import copy_note, count_notes, split_note
+from worstclass.evaluation.data_check import copy_note, count_notes, shift_note, split_note
 from worstclass.runs.notes import training_notes
 from worstclass.runs.run import Run
 
@@ -11,7 +11,8 @@ def start_notes(run: Run) -> list[str]:
     if not {"train", "valid"} <= set(counts):
         return []
     lines = split_note(counts, run.config.valid_fraction) + count_notes(run.class_names, counts)
-    return lines + copy_note("train", "valid", run.about.get("valid_in_train", 0))
+    lines += copy_note("train", "valid", run.about.get("valid_in_train", 0))
+    return lines + shift_note(run.class_names, run.about.get("valid_shift", []))
 
 
 def run_notes(run: Run) -> list[str]:

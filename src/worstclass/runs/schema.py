@@ -32,6 +32,7 @@ class RunRecord(Record):
     valid_images: Count
     class_counts: dict[str, list[Count]] = Field(default_factory=dict)
     valid_in_train: Count = 0
+    valid_shift: list[Finite] = Field(default_factory=list)
     notes: list[str] = Field(default_factory=list)
     data_digest: str
     engine: EngineRecord

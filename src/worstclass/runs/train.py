@@ -12,7 +12,7 @@ from typing import Any
 import torch
 
 from worstclass.config import Config, to_toml
-from worstclass.data import Images, exact_duplicates, fits, open_source, split_validation
+from worstclass.data import Images, exact_duplicates, fits, open_source, split_validation, validation_shift
 from worstclass.data.sources import Notify
 from worstclass.distributed import ALONE, Team
 from worstclass.errors import UserError
@@ -80,7 +80,7 @@ def train_run(
         "train_images": len(train),
         "valid_images": len(valid),
         "class_counts": {part: count.tolist() for part, count in counts.items()},
-        **_copies(train, valid),
+        **_compare(train, valid, source.num_classes),
         "data_digest": fingerprint(images),
         "versions": versions(),
         "engine": asdict(engine) | _describe_device(torch.device(device)) | {"processes": team.size},
@@ -177,11 +177,14 @@ def train_run(
     return Run(out, config, about)
 
 
-def _copies(train: Images, valid: Images) -> dict[str, int]:
-    """How many validation images are training images too; of data so large that this takes long, nothing."""
+def _compare(train: Images, valid: Images, num_classes: int) -> dict[str, Any]:
+    """How many validation images are training images too, and how unlike theirs those of each class are. Of data so
+    large that this takes long, nothing."""
     if train.x.nbytes + valid.x.nbytes > MAX_COMPARED:
         return {}
-    return {"valid_in_train": exact_duplicates({"train": train, "valid": valid})[0]["train", "valid"]}
+    copies = exact_duplicates({"train": train, "valid": valid})[0]["train", "valid"]
+    shift = [round(each, 3) for each in validation_shift(train, valid, num_classes)]
+    return {"valid_in_train": copies, "valid_shift": shift}
 
 
 def _describe_device(device: torch.device) -> dict[str, Any]:
