@@ -31,6 +31,7 @@ from worstclass.report.gallery import make_gallery
 from worstclass.report.page import page_data
 from worstclass.report.tables import notes, number, percent, rows
 from worstclass.runs.run import open_run
+from worstclass.runs.saver import add_note, read_about
 from worstclass.runs.train import train_run
 
 
@@ -338,8 +339,9 @@ def test_what_training_took_is_on_the_page(folders: list[Path], tmp_path: Path) 
 def test_what_to_know_of_a_run_is_on_the_page(folders: list[Path], tmp_path: Path) -> None:
     """Of its data, what others left in run.json, and how its weights concentrate: wholly, in the last epoch."""
     run = copy_run(folders[1], tmp_path / "run")
-    about = json.loads((run / "run.json").read_text()) | {"notes": ["no <b>better</b> than its base."]}
-    (run / "run.json").write_text(json.dumps(about))
+    for _ in range(2):
+        add_note(run, "no <b>better</b> than its base.")
+    assert read_about(run)["notes"] == ["no <b>better</b> than its base."]
     log = [json.loads(line) for line in (run / "log.jsonl").read_text().splitlines()]
     for key in ("class_weights", "class_robust_weights"):
         log[-1][key] = [3.0, 0.0, 0.0]

@@ -9,9 +9,12 @@ from tiny import tiny_config, write_tiny_npz
 from worstclass.config import Config, load_config, read_stored
 from worstclass.data import Images
 from worstclass.errors import UserError
+from worstclass.evaluation.run_notes import run_notes, start_notes
 from worstclass.evaluation.targets import CARD, evaluate_target, load_card, run_target
+from worstclass.files import write_json
 from worstclass.names import RECIPE
 from worstclass.runs.run import Run, open_run
+from worstclass.runs.saver import ABOUT, read_about
 from worstclass.runs.train import train_run
 from worstclass.sweep.jobs import attacks_left, is_trained, refuse_other_recipe
 
@@ -54,6 +57,27 @@ def test_another_split_than_it_was_trained_with_is_an_error(old: Run) -> None:
     recipe.write_text(recipe.read_text() + "valid_min = 20\n")
     with pytest.raises(UserError, match=r"was validated on 12 images; .* gives 24 here"):
         valid_of(open_run(old.folder))
+
+
+def test_it_has_no_counts_and_is_no_reason_to_fail(old: Run) -> None:
+    """Nothing is said of data that it does not tell of; where it goes on, they are known."""
+    about = read_about(old.folder)
+    for key in ("class_counts", "valid_in_train", "valid_shift"):
+        del about[key]
+    write_json(old.folder / ABOUT, about)
+    run = open_run(old.folder)
+    assert start_notes(run) == run_notes(run) == []
+    (run.folder / RECIPE).write_text((run.folder / RECIPE).read_text().replace("epochs = 1\n", "epochs = 2\n"))
+    train_run(open_run(run.folder).config, run.folder, resume=True)
+    assert open_run(run.folder).about["class_counts"] == {"train": [36] * 3, "valid": [4] * 3}
+
+
+def test_counts_of_other_classes_are_damage(old: Run) -> None:
+    about = read_about(old.folder)
+    for broken in ({"class_counts": {"train": [1, 2], "valid": [1, 2, 3]}}, {"valid_shift": [1.0]}):
+        write_json(old.folder / ABOUT, about | broken)
+        with pytest.raises(UserError, match=r"run\.json is damaged: . numbers for 3 classes"):
+            open_run(old.folder)
 
 
 def test_its_card_is_added_to(old: Run) -> None:

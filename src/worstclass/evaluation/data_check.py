@@ -159,9 +159,8 @@ def shift_note(class_names: Sequence[str], shift: Sequence[float]) -> list[str]:
         return []
     k = max(unlike, key=shift.__getitem__)
     which = f"'{class_names[k]}'" if len(unlike) == 1 else f"{len(unlike)} classes, '{class_names[k]}' above all,"
-    return [
-        f"validation images of {which} are unlike the training images: the last of a class are held out; shuffle them."
-    ]
+    reason = "the last images of a class are held out; shuffle them if they have an order"
+    return [f"validation images of {which} are unlike the training images: {reason}."]
 
 
 def _range(values: Sequence[int]) -> str:

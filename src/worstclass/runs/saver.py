@@ -11,7 +11,7 @@ from typing import Any
 from torch import Tensor
 
 from worstclass.errors import TrainingError, UserError
-from worstclass.files import keep_previous, read_json, read_text, write_atomic
+from worstclass.files import keep_previous, read_json, read_text, write_atomic, write_json
 from worstclass.records import check_record
 from worstclass.runs.schema import RunRecord
 from worstclass.training import State
@@ -40,6 +40,13 @@ def read_about(folder: Path) -> dict[str, Any]:
         if len(known) != about["num_classes"]:
             raise UserError(f"{folder / ABOUT} is damaged: {len(known)} numbers for {about['num_classes']} classes.")
     return about
+
+
+def add_note(folder: Path, note: str) -> None:
+    """Leave a sentence in run.json, for the end of `train` and the report; once, however often it is left."""
+    about = read_about(folder)
+    if note not in about.get("notes", []):
+        write_json(folder / ABOUT, about | {"notes": [*about.get("notes", []), note]})
 
 
 class Saver:
