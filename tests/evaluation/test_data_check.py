@@ -172,7 +172,7 @@ def test_nothing_is_said_at_the_start_on_healthy_data(tmp_path: Path) -> None:
     assert run.about["class_counts"] == {"train": [1000] * 10, "valid": [100] * 10}
     assert run.about["valid_in_train"] == 0
     assert start_notes(run) == []
-    cifar = {"class_counts": {"train": [4700] * 10, "valid": [300] * 10}, "valid_in_train": 0}
+    cifar = {"class_counts": {"train": [4700] * 10, "valid": [300] * 10}, "valid_in_train": 5}
     assert start_notes(Run(tmp_path, load_config("cifar10-resnet18-wat"), run.about | cifar)) == []
 
 

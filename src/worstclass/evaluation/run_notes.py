@@ -4,6 +4,8 @@ from worstclass.evaluation.data_check import copy_note, count_notes, shift_note,
 from worstclass.runs.notes import training_notes
 from worstclass.runs.run import Run
 
+MANY_COPIES = 0.01  # of the validation images: fewer, as CIFAR may have, move no accuracy by a point
+
 
 def start_notes(run: Run) -> list[str]:
     """What is known of its data before the first step, as `worstclass data` says it; nothing of an older run."""
@@ -11,7 +13,9 @@ def start_notes(run: Run) -> list[str]:
     if not {"train", "valid"} <= set(counts):
         return []
     lines = split_note(counts, run.config.valid_fraction) + count_notes(run.class_names, counts)
-    lines += copy_note("train", "valid", run.about.get("valid_in_train", 0))
+    copies = run.about.get("valid_in_train", 0)
+    if copies > MANY_COPIES * sum(counts["valid"]):
+        lines += copy_note("train", "valid", copies)
     return lines + shift_note(run.class_names, run.about.get("valid_shift", []))
 
 
