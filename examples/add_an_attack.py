@@ -7,9 +7,8 @@ import torch.nn.functional as F
 from torch import Tensor
 
 import worstclass
-from worstclass import rng
+from worstclass import metrics, rng
 from worstclass.data import Images, open_source, split_validation, to_float
-from worstclass.evaluation import metrics
 from worstclass.rng import Randomness
 
 

@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.stats import norm
 
-from worstclass.evaluation import metrics, seeds
+from worstclass import metrics, seeds
 
 SEED = 1
 SIZES = (100, 1000)  # images a class

@@ -153,9 +153,12 @@ class Config(BaseModel):
     guarded_tilt: Positive = Field(5.0, description="largest log-ratio of two classes' weights to the base")
     guarded_prior: NotNegative = Field(15.0, description="images that the error in training counts for")
     guarded_slack: NotNegative = Field(0.1, description="what validation may add to that error")
-    guarded_memory: Annotated[Number, Field(ge=0, lt=1)] = Field(0.6, description="decay of the costs, an epoch")
+    guarded_memory: Annotated[Number, Field(ge=0, lt=1)] = Field(0.8, description="decay of the costs, an epoch")
     guarded_base: Literal["balanced", "data"] = Field(
         "balanced", description="all classes alike, or as the data has them"
+    )
+    guarded_mode: Literal["sample", "weight"] = Field(
+        "sample", description="classes have their shares of the images of an epoch, or of the weight"
     )
     dafa_strength: NotNegative = Field(1.0, description="how much weight moves between confused classes, lambda")
     dafa_warmup: Whole = Field(70, ge=1, description="epoch whose confusions it reads; the weights move from then on")

@@ -147,6 +147,7 @@ def _guarded(config: Settings, class_counts: Tensor) -> ClassStrategy:
         slack=config.guarded_slack,
         memory=config.guarded_memory,
         balanced=config.guarded_base == "balanced",
+        sample=config.guarded_mode == "sample",
     )
 
 
@@ -185,6 +186,7 @@ METHODS: dict[str, Method] = {
             "guarded_slack",
             "guarded_memory",
             "guarded_base",
+            "guarded_mode",
         ),
     ),
     "dafa": Method("DAFA", _dafa, keys=("objective", "dafa_strength", "dafa_warmup", "dafa_refresh", "dafa_part")),

@@ -89,12 +89,13 @@ class Objective(Protocol):
 @dataclass(frozen=True)
 class ClassWeights:
     """What a strategy decides, written in place so that its storage never changes: three (K,) vectors, and by choice
-    three more tensors.
+    four more tensors.
 
     `natural` and `robust` weigh the two losses of a sample by its class, `radius_scale` scales its attack radius.
     With `normalized` the weighted sums are divided by the sum of the weights instead of the batch size.
     `pair` (K, K) weighs the robust loss once more, by the class that is predicted under attack (row) and the label
-    (column). `sampling` (K,) are the probabilities by which classes are drawn. `targets` (K, K) holds for each label
+    (column). `sampling` (K,) are the probabilities by which classes are drawn in each step; `quota` (K,) are the shares
+    of the classes among the images of an epoch, read when it starts. `targets` (K, K) holds for each label
     (row) the probabilities of the classes that its attack aims at; a row of zeros leaves the attack untargeted.
     """
 
@@ -104,6 +105,7 @@ class ClassWeights:
     normalized: bool = False
     pair: Tensor | None = None
     sampling: Tensor | None = None
+    quota: Tensor | None = None
     targets: Tensor | None = None
 
     @classmethod
@@ -114,6 +116,7 @@ class ClassWeights:
         normalized: bool = False,
         pair: bool = False,
         sampling: bool = False,
+        quota: bool = False,
         targets: bool = False,
     ) -> "ClassWeights":
         """Plain training: all ones, classes drawn alike, attacks untargeted."""
@@ -125,6 +128,7 @@ class ClassWeights:
             normalized,
             torch.ones(num_classes, num_classes) if pair else None,
             ones / num_classes if sampling else None,
+            ones / num_classes if quota else None,
             torch.zeros(num_classes, num_classes) if targets else None,
         )
 

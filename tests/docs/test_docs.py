@@ -17,10 +17,9 @@ import torch
 import typer
 
 import worstclass
-from worstclass import config
+from worstclass import config, metrics
 from worstclass.cli import main as cli
 from worstclass.distributed import ALONE
-from worstclass.evaluation import metrics
 from worstclass.methods import METHODS
 
 pytestmark = pytest.mark.fast

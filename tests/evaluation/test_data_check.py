@@ -19,8 +19,8 @@ from worstclass.evaluation.data_check import (
     shift_note,
     split_note,
 )
-from worstclass.evaluation.metrics import binomial_interval
 from worstclass.evaluation.run_notes import start_notes
+from worstclass.metrics import binomial_interval
 from worstclass.runs.run import Run, open_run
 from worstclass.runs.train import train_run
 

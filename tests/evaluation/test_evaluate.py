@@ -20,10 +20,10 @@ from worstclass.errors import AttackError, UserError
 from worstclass.evaluation import outcomes as outcomes_module
 from worstclass.evaluation.card import make_card
 from worstclass.evaluation.evaluate import Event, batch_that_fits, check_inside, evaluate, memory_of_a_gradient
-from worstclass.evaluation.metrics import per_class_accuracy
 from worstclass.evaluation.outcomes import Outcomes, Progress
 from worstclass.evaluation.targets import CARD, OUTCOMES, PROGRESS, evaluate_target, load_card, model_target, run_target
 from worstclass.files import read_json, write_json
+from worstclass.metrics import per_class_accuracy
 from worstclass.report import load_results
 from worstclass.runs.run import Run, fingerprint, open_run
 from worstclass.runs.saver import ABOUT, SELECTED

@@ -13,11 +13,11 @@ import torch
 from torch import Tensor, nn
 
 from oracles import Linear, interior_batch, smallest_margin
+from worstclass import metrics
 from worstclass.attacks import PGD, make_attack, pgd
 from worstclass.data import Augment, Images, channel_statistics, make_feed, open_source, to_float
 from worstclass.data.arrays import read_npz
 from worstclass.errors import AttackError, UserError
-from worstclass.evaluation import metrics
 from worstclass.evaluation.evaluate import Event, as_input, evaluate
 from worstclass.models import SmallCNN, make_model
 from worstclass.objectives import Madry

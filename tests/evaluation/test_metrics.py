@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 from scipy import stats as scipy_stats
 
-from worstclass.evaluation import metrics
-from worstclass.evaluation.metrics import (
+from worstclass import metrics
+from worstclass.metrics import (
     average_accuracy,
     binomial_interval,
     class_counts,

@@ -5,10 +5,9 @@ import pytest
 from scipy import stats as scipy_stats
 from scipy.stats import norm
 
+from worstclass import metrics
 from worstclass.config import make_config
 from worstclass.errors import UserError
-from worstclass.evaluation import metrics
-from worstclass.evaluation.metrics import bootstrap_runs, compare
 from worstclass.evaluation.seeds import (
     Ints,
     Spread,
@@ -20,6 +19,7 @@ from worstclass.evaluation.seeds import (
     seed_means,
     standard_deviation,
 )
+from worstclass.metrics import bootstrap_runs, compare
 
 pytestmark = pytest.mark.fast
 

@@ -16,8 +16,8 @@ from hypothesis.extra.numpy import arrays
 from tiny import tiny_config, write_tiny_npz
 from worstclass.cli.main import app
 from worstclass.errors import UserError
-from worstclass.evaluation.metrics import Floats
 from worstclass.evaluation.targets import evaluate_target, run_target
+from worstclass.metrics import Floats
 from worstclass.models import SmallCNN
 from worstclass.runs.run import Run, open_run
 from worstclass.runs.train import train_run

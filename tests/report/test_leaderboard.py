@@ -13,9 +13,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from worstclass import metrics
 from worstclass.cli.main import app
 from worstclass.errors import UserError
-from worstclass.evaluation import metrics
 from worstclass.evaluation.outcomes import Outcomes
 from worstclass.evaluation.seeds import Spreads, compare_seeds, pooled_spread
 from worstclass.report import Group, Result, figures, group_results, headline, load_results, write_report

@@ -5,12 +5,14 @@ from typing import Any
 
 import pytest
 import torch
+from hypothesis import given
+from hypothesis import strategies as st
 from torch import Tensor, nn
 
 from worstclass import rng
 from worstclass.attacks import PGD
 from worstclass.data import Images
-from worstclass.data.sampling import ClassSampler, draw_classes
+from worstclass.data.sampling import ClassSampler, class_order, draw_classes
 from worstclass.errors import TrainingError, UserError
 from worstclass.models import SmallCNN
 from worstclass.objectives import Madry
@@ -283,7 +285,7 @@ class Drawing:
     """Says after its first epoch what to draw and what to aim at."""
 
     def __init__(self, **later: Tensor) -> None:
-        self.weights, self.later = ClassWeights.uniform(3, sampling=True, targets=True), later
+        self.weights, self.later = ClassWeights.uniform(3, sampling=True, quota=True, targets=True), later
 
     def update(self, train: ClassStats, valid: ClassStats) -> None:
         self.weights.set(**self.later)
@@ -301,6 +303,8 @@ class Drawing:
         ({"sampling": torch.tensor([0.5, math.nan, 0.5])}, "'sampling' are no probabilities"),
         ({"sampling": torch.tensor([1.5, 0.0, -0.5])}, "'sampling' are no probabilities"),
         ({"sampling": torch.tensor([0.0, 0.0, 1.0])}, "zero for every class that there are images of"),
+        ({"quota": torch.tensor([0.5, 0.5, math.nan])}, "'quota' are no probabilities"),
+        ({"quota": torch.tensor([0.0, 0.0, 1.0])}, "'quota' is zero for every class that there are images of"),
         ({"targets": torch.full((3, 3), math.inf)}, "'targets' are no probabilities"),
     ],
 )
@@ -315,3 +319,33 @@ def test_what_cannot_be_drawn_stops_the_run(later: dict[str, Tensor], complaint:
     assert next(records).epoch == 1
     with pytest.raises(TrainingError, match=complaint):
         next(records)
+
+
+@given(
+    counts=st.lists(st.integers(0, 40), min_size=2, max_size=8).filter(sum),
+    quota=st.lists(st.floats(0.01, 1), min_size=8, max_size=8),
+    epoch=st.integers(1, 5),
+)
+def test_classes_have_their_share_of_an_epoch(counts: list[int], quota: list[float], epoch: int) -> None:
+    """Each class its share but for rounding, and no image twice more than another of its class."""
+    y = torch.repeat_interleave(torch.arange(len(counts)), torch.tensor(counts))
+    y = y[torch.randperm(len(y), generator=rng.generator(0, "labels"))]
+    shares = torch.tensor(quota[: len(counts)], dtype=torch.float64)
+    order = class_order(y, shares, seed=3, epoch=epoch)
+    assert torch.equal(order, class_order(y, shares, seed=3, epoch=epoch))
+    assert len(order) == len(y)
+    present = [share if count else 0.0 for share, count in zip(shares.tolist(), counts, strict=True)]
+    taken = torch.bincount(order, minlength=len(y))
+    for k, share in enumerate(present):
+        of_class = taken[y == k]
+        assert abs(int(of_class.sum()) - share / sum(present) * len(y)) < 1 + 1e-9
+        if len(of_class):
+            assert int(of_class.max() - of_class.min()) <= 1
+
+
+def test_the_shares_of_the_data_take_each_image_once() -> None:
+    """In another order each epoch."""
+    y = torch.tensor([0, 1, 1, 2, 2, 2, 2, 1, 0, 2])
+    orders = [class_order(y, torch.tensor([2.0, 3.0, 5.0]), seed=1, epoch=epoch) for epoch in (1, 2)]
+    assert all(torch.equal(order.sort().values, torch.arange(10)) for order in orders)
+    assert not torch.equal(*orders)

@@ -1,7 +1,31 @@
-"""Which images a batch holds: those of the epoch's order, or drawn by class."""
+"""Which images a batch holds: those of the epoch's order, of an order with so much of each class, or drawn by class."""
 
 import torch
 from torch import Tensor
+
+from worstclass import rng
+
+
+def class_order(y: Tensor, quota: Tensor, *, seed: int, epoch: int) -> Tensor:
+    """An order of an epoch (N,) in which class k has the share `quota[k]` of the places, for labels y (N,).
+
+    Its images take turns: none comes a second time before all have come once. A function of (seed, epoch), as
+    `epoch_order` is. A class without images has no places.
+    """
+    y, generator = y.cpu(), rng.generator(seed, "class order", epoch)
+    counts = torch.bincount(y, minlength=len(quota))
+    wanted = torch.where(counts > 0, quota.double().cpu(), 0.0)
+    wanted = wanted / wanted.sum() * len(y)
+    places = wanted.floor().long()
+    rest = (wanted - places).argsort(descending=True, stable=True)[: len(y) - int(places.sum())]
+    places[rest] += 1
+    turns = torch.rand(len(y), generator=generator).argsort()  # each class in random order
+    turns = turns[y[turns].argsort(stable=True)]
+    first = counts.cumsum(0) - counts
+    classes = torch.repeat_interleave(torch.arange(len(quota)), places)
+    turn = torch.arange(len(y)) - (places.cumsum(0) - places)[classes]
+    order = turns[first[classes] + turn % counts[classes]]
+    return order[torch.randperm(len(y), generator=generator)]
 
 
 class ClassSampler:

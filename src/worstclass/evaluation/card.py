@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from worstclass import metrics
 from worstclass.attacks import Ensemble
-from worstclass.evaluation import metrics
 from worstclass.evaluation.outcomes import ANY, NATURAL, STANDS, Ints, Outcomes
 from worstclass.types import BallAttack
 from worstclass.versions import versions

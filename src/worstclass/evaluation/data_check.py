@@ -10,7 +10,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from worstclass.data import Images, exact_duplicates, held_out, to_float, validation_shift
-from worstclass.evaluation.metrics import binomial_interval
+from worstclass.metrics import binomial_interval
 
 FEW = 20  # validation images of a class below which its accuracy is hardly known
 UNLIKE = 8.0  # times what chance gives

@@ -14,10 +14,10 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from scipy import stats as scipy_stats
 
+from worstclass import metrics
 from worstclass.config import Config, differing_keys
 from worstclass.errors import UserError
-from worstclass.evaluation import metrics
-from worstclass.evaluation.metrics import DRAWS, Floats, Measure
+from worstclass.metrics import DRAWS, Floats, Measure
 
 Ints = NDArray[np.int64]
 

@@ -8,7 +8,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from worstclass.config import Config
-from worstclass.evaluation.metrics import Measure
 from worstclass.evaluation.seeds import (
     Spreads,
     compare_seeds,
@@ -17,6 +16,7 @@ from worstclass.evaluation.seeds import (
     seed_means,
     standard_deviation,
 )
+from worstclass.metrics import Measure
 from worstclass.report.paper import printed
 from worstclass.report.results import Result, shared_attacks
 from worstclass.report.titles import distinguish

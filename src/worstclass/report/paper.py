@@ -5,8 +5,8 @@ from dataclasses import dataclass
 from functools import cache
 from importlib.resources import files
 
+from worstclass import metrics
 from worstclass.config import Config
-from worstclass.evaluation import metrics
 
 
 @dataclass(frozen=True)

@@ -210,7 +210,7 @@ def selection_score(select: str, valid: ClassStats, epoch: int) -> list[float]:
 
 def describe(record: EpochRecord) -> dict[str, Any]:
     """A record as one line of the log."""
-    sampling = record.weights.sampling
+    drawn = {"class_sampling": record.weights.sampling, "class_quota": record.weights.quota}
     return {
         "epoch": record.epoch,
         "lr": record.lr,
@@ -233,7 +233,7 @@ def describe(record: EpochRecord) -> dict[str, Any]:
         "class_weights": record.weights.natural.tolist(),
         "class_robust_weights": record.weights.robust.tolist(),
         "class_radius_scales": record.weights.radius_scale.tolist(),
-        **({} if sampling is None else {"class_sampling": sampling.tolist()}),
+        **{name: share.tolist() for name, share in drawn.items() if share is not None},
         "strategy": {key: value.tolist() for key, value in record.strategy_before.items()},
         "next_class_weights": record.next_weights.tolist(),
     }

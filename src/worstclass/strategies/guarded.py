@@ -1,5 +1,6 @@
-"""Guarded: class weights that raise weak classes inside a ball, and pay for nothing that training cannot mend."""
+"""Guarded: class shares that raise weak classes inside a ball, and pay for nothing that training cannot mend."""
 
+import math
 from typing import Any
 
 import torch
@@ -9,21 +10,26 @@ from worstclass.stats import ClassStats
 from worstclass.types import ClassWeights
 
 HALVINGS = 60
+TAIL = 0.1  # of the classes; the worst of them are raised alike
 
 
 class Guarded:
     """Tilt the class distribution towards classes of high robust error, as far as a KL ball around it allows.
 
-    Cost of a class, in [0, 1]: its robust error on validation, read with what it is worth. Its error on training images
-    plus the usual gap between the two (the median over classes) is a first guess, which counts as `prior` images; the
-    validation images of the class are added to it. It is at most the guess plus `slack`: a class that fails on
-    validation and not in training cannot be mended by weight. Costs are averaged over epochs with decay `memory`.
+    Cost of a class, in [0, 1]: its robust error on validation, read with what it is worth. A first guess is its error
+    on training images plus the usual gap between the two, which shrinks as the root of the class's training images.
+    The guess counts as `prior` images, and those of the class in validation are added to it. The cost is at most the
+    guess plus `slack`: what fails on validation and not in training cannot be mended by more of it. Costs are averaged
+    over epochs with decay `memory`, from zero, so that the tilt comes in slowly: a tilt that follows each epoch's
+    errors swings. Costs above that of the ceil(K / 10)-th worst class count as that one's, so that a few hopeless
+    classes do not take what the weak ones need.
 
-    Weights: p_k in proportion to b_k exp(s c_k), b the base distribution over classes, uniform or the data's own. s is
-    at most `tilt` and such that KL(p || b) <= `radius`. A sample of class k weighs p_k n / n_k.
+    Distribution: p_k in proportion to b_k exp(s c_k), b the base, uniform or the data's own. s is at most `tilt` and
+    such that KL(p || b) <= `radius`: p maximises <p, c> - KL(p || b) / tilt over the ball. With `sample`, class k has
+    the share p_k of an epoch's images; without, a sample of class k weighs p_k n / n_k.
 
-    So no class has more than `max_share(K, radius)` of the weight over a uniform base, whatever its cost, and costs
-    that are equal leave the base as it is. Nothing adds up over the epochs, and no learning rate is to be tuned.
+    So no class has more than `max_share(K, radius)` over a uniform base, whatever its cost, and costs that are equal
+    leave the base as it is. Nothing adds up over the epochs, and no learning rate is to be tuned.
     """
 
     def __init__(
@@ -34,49 +40,53 @@ class Guarded:
         tilt: float = 5.0,
         prior: float = 15.0,
         slack: float = 0.1,
-        memory: float = 0.6,
+        memory: float = 0.8,
         balanced: bool = True,
+        sample: bool = False,
     ) -> None:
         self.radius, self.tilt, self.prior, self.slack, self.memory = radius, tilt, prior, slack, memory
-        counts = class_counts.double().cpu()
-        self.class_share = counts / counts.sum()
-        self.base = torch.full_like(counts, 1 / len(counts)) if balanced else self.class_share
-        self.cost = torch.zeros_like(counts)
-        self.trust = torch.zeros((), dtype=torch.float64)  # of the average: 1 - memory^epochs
-        self.weights = ClassWeights.uniform(len(counts))
+        self.counts = class_counts.double().cpu()
+        self.class_share = self.counts / self.counts.sum()
+        self.base = torch.full_like(self.counts, 1 / len(self.counts)) if balanced else self.class_share
+        self.cost = torch.zeros_like(self.counts)
+        self.weights = ClassWeights.uniform(len(self.counts), quota=sample)
         self._write()
 
     @property
     def distribution(self) -> Tensor:
         """p (K,), on the simplex."""
-        return tilted(self.base, self.cost / self.trust.clamp_min(1e-12), self.tilt, self.radius)
+        tail = math.ceil(TAIL * len(self.cost))
+        level = self.cost.sort(descending=True).values[tail - 1]
+        return tilted(self.base, self.cost.clamp_max(level), self.tilt, self.radius)
 
     def update(self, train: ClassStats, valid: ClassStats) -> None:
-        cost = class_cost(train.copy(), valid.copy(), prior=self.prior, slack=self.slack)
+        cost = class_cost(train.copy(), valid.copy(), self.counts, prior=self.prior, slack=self.slack)
         self.cost.lerp_(cost, 1 - self.memory)
-        self.trust.lerp_(torch.ones_like(self.trust), 1 - self.memory)
         self._write()
 
     def state_dict(self) -> dict[str, Any]:
-        return {"cost": self.cost, "trust": self.trust}
+        return {"cost": self.cost}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         self.cost.copy_(state["cost"])
-        self.trust.copy_(state["trust"])
         self._write()
 
     def _write(self) -> None:
-        by_class = self.distribution / self.class_share
-        self.weights.set(natural=by_class, robust=by_class)
+        if self.weights.quota is not None:
+            self.weights.set(quota=self.distribution)
+        else:
+            by_class = self.distribution / self.class_share
+            self.weights.set(natural=by_class, robust=by_class)
 
 
-def class_cost(train: ClassStats, valid: ClassStats, *, prior: float, slack: float) -> Tensor:
-    """The robust error of each class (K,) as `Guarded` reads it."""
+def class_cost(train: ClassStats, valid: ClassStats, counts: Tensor, *, prior: float, slack: float) -> Tensor:
+    """The robust error of each class (K,) as `Guarded` reads it; `counts` (K,) are its training images."""
     trained, held_out = (1 - stats.mean("robust_correct") for stats in (train, valid))
-    seen = valid.counts > 0
-    gap = (held_out - trained)[seen].median() if bool(seen.any()) else held_out.new_zeros(())
-    guess = trained + gap
     images = valid.counts
+    seen = images > 0
+    scale = (counts.mean() / counts).sqrt()
+    gap = ((held_out - trained) / scale)[seen].median() if bool(seen.any()) else held_out.new_zeros(())
+    guess = trained + gap * scale
     read = (images * held_out + prior * guess) / (images + prior)
     return torch.where(seen, torch.minimum(read, guess + slack), guess).clamp(0, 1)
 

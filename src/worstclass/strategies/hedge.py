@@ -52,17 +52,18 @@ def expert_weights(strategy: ClassStrategy, class_share: Tensor) -> Tensor:
 
     A strategy that weighs the average beside the classes says so by an `expert_weights` of its own. For any other they
     follow from its sample weights, the mean of both losses': w_k is in proportion to that weight times the share of the
-    class; where every sample weighs alike, that is the average alone.
+    class in what is drawn; where that is the share in the data, it is the average alone.
     """
     own = getattr(strategy, "expert_weights", None)
     if own is not None:
         return torch.as_tensor(own).detach().double().cpu()
-    share = class_share.double().cpu()
+    drawn = next((share for share in (strategy.weights.quota, strategy.weights.sampling) if share is not None), None)
+    share = (class_share if drawn is None else drawn).detach().double().cpu()
     natural, robust = (
         vector.detach().double().cpu() * share for vector in (strategy.weights.natural, strategy.weights.robust)
     )
     by_class = (natural / natural.sum() + robust / robust.sum()) / 2
-    if torch.allclose(by_class, share, rtol=1e-6, atol=0):
+    if torch.allclose(by_class, class_share.double().cpu(), rtol=1e-6, atol=0):
         return torch.eye(1, len(share) + 1, dtype=torch.float64)[0]
     return torch.cat([torch.zeros(1, dtype=torch.float64), by_class])
 

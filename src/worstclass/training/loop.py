@@ -11,6 +11,7 @@ from torch import Tensor
 from worstclass import rng
 from worstclass.attacks import PGD
 from worstclass.data import Feed, Images, Resident, epoch_order
+from worstclass.data.sampling import class_order
 from worstclass.distributed import ALONE, Team
 from worstclass.errors import TrainingError
 from worstclass.stats import ClassStats
@@ -89,7 +90,7 @@ def fit(
         epoch, started = state.epoch + 1, time.perf_counter() - state.seconds
         _check_draws(state.strategy.weights, counts > 0)
         with work.engine.settings(work.step.data.y.device):  # not while the caller has the record
-            _run_epoch(state, work, plan, started, on_step)
+            _run_epoch(state, work, train.y, plan, started, on_step)
             train_stats = state.table.copy()
             state.model.eval()
             if state.average is not None:
@@ -162,12 +163,12 @@ def _validate(
 
 
 def _run_epoch(
-    state: State, work: Work, plan: Plan, started: float, on_step: Callable[[int, int], None] | None
+    state: State, work: Work, labels: Tensor, plan: Plan, started: float, on_step: Callable[[int, int], None] | None
 ) -> None:
     """The steps of an epoch that are yet to be taken."""
     step, epoch, device = work.step, state.epoch + 1, work.step.data.y.device
     step.health.reset(state.step)
-    order, steps = epoch_order(len(work.feed), seed=plan.seed, epoch=epoch), work.steps
+    order, steps = _order(state.strategy.weights, labels, seed=plan.seed, epoch=epoch), work.steps
     batch_size = plan.batch_size_for(len(order))
     left = order[state.step * batch_size : steps * batch_size]
     with rng.global_generators(device) as set_seed:
@@ -189,13 +190,22 @@ def _run_epoch(
                 on_step(number, steps)
 
 
+def _order(weights: ClassWeights, y: Tensor, *, seed: int, epoch: int) -> Tensor:
+    """The images of an epoch, in the order that they are taken in."""
+    if weights.quota is None:
+        return epoch_order(len(y), seed=seed, epoch=epoch)
+    return class_order(y, weights.quota, seed=seed, epoch=epoch)
+
+
 def _check_draws(weights: ClassWeights, present: Tensor) -> None:
     """Raise unless classes can be drawn by what the strategy says: a step cannot look, and no loss would show it."""
-    for name, values in (("sampling", weights.sampling), ("targets", weights.targets)):
+    drawn = {"sampling": weights.sampling, "quota": weights.quota}
+    for name, values in (drawn | {"targets": weights.targets}).items():
         if values is not None and not bool(((values >= 0) & values.isfinite()).all()):
             raise TrainingError(f"the strategy's '{name}' are no probabilities: some are negative or not finite.")
-    if weights.sampling is not None and not bool((weights.sampling.cpu()[present.cpu()] > 0).any()):
-        raise TrainingError("the strategy's 'sampling' is zero for every class that there are images of.")
+    for name, values in drawn.items():
+        if values is not None and not bool((values.cpu()[present.cpu()] > 0).any()):
+            raise TrainingError(f"the strategy's '{name}' is zero for every class that there are images of.")
 
 
 def _check_finite(stats: ClassStats, epoch: int) -> None:
