@@ -75,6 +75,7 @@ def tiny_values(tiny_npz: Path) -> dict[str, Any]:
         "attack_step_size": 0.05,
         "crop_padding": 0,
         "valid_fraction": 0.1,
+        "valid_min": 0,
     }
 
 

@@ -24,7 +24,7 @@ from pydantic import (
 from worstclass.errors import UserError, shown, unknown
 from worstclass.files import clean_errors, read_text
 from worstclass.methods import METHODS, ObjectiveName, check_method
-from worstclass.names import Norm, check_data_name, check_model_name
+from worstclass.names import RECIPE, Norm, check_data_name, check_model_name
 from worstclass.owners import check_owners, is_used
 from worstclass.radius import check_radius, trades_step
 
@@ -119,6 +119,9 @@ class Config(BaseModel):
     )
     flip: bool = Field(True, description="random horizontal flips")
     valid_fraction: Share = Field(0.06, description="share of each class, its last images, held out for validation")
+    valid_min: Whole = Field(
+        20, ge=0, description="least validation images of a class, up to a fifth of it; 0: valid_fraction says it alone"
+    )
     norm: Norm = Field("linf", description="norm of the ball of attack and evaluation")
     eps: Positive = Field(8 / 255, description="radius epsilon of attack and evaluation, images in [0, 1]")
     radius_warmup: NotNegative = Field(0.0, description="epochs over which the training radius is brought up from zero")
@@ -323,6 +326,20 @@ class Config(BaseModel):
 
 
 DEFAULTS: dict[str, Any] = {key: field.default for key, field in Config.model_fields.items()}
+
+REPLACED: dict[str, Any] = {"valid_min": 0}
+"""What held before a key was there, where that is not its default."""
+
+
+def stored_recipe(values: Mapping[str, Any]) -> dict[str, Any]:
+    """A recipe as a run stored it, with every key that it used: what it lacks is younger than the run, and has the
+    value that it replaced."""
+    return REPLACED | dict(values)
+
+
+def read_stored(folder: Path) -> dict[str, Any]:
+    """The keys of the recipe in a run folder."""
+    return stored_recipe(read_recipe(str(folder / RECIPE)))
 
 
 def recipe_names() -> list[str]:

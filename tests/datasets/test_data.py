@@ -13,8 +13,8 @@ from torch import Tensor
 
 from tiny import COLOUR, GREY, picture
 from worstclass import rng
-from worstclass.config import make_config
-from worstclass.data import Augment, Images, epoch_order, open_source, sources, split_validation, to_float
+from worstclass.config import load_config, make_config, parse_toml, recipe_names
+from worstclass.data import Augment, Images, epoch_order, held_out, open_source, sources, split_validation, to_float
 from worstclass.errors import UserError
 from worstclass.evaluation.targets import run_target
 from worstclass.runs.run import open_run
@@ -23,6 +23,16 @@ from worstclass.runs.train import train_run
 pytestmark = pytest.mark.fast
 
 ORIGINALS = Path("/usr/share/datasets/fashion-mnist")  # where Debian's package puts them
+
+
+def tool(name: str) -> Any:
+    """A program in tools/, imported."""
+    spec = importlib.util.spec_from_file_location(name, Path(__file__).parents[2] / "tools" / f"{name}.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
 
 
 # --- the data that ships with the package ---
@@ -51,15 +61,10 @@ def test_fashion_mini_validation_is_the_last_hundred_of_a_class() -> None:
 
 @pytest.mark.skipif(not ORIGINALS.is_dir(), reason="the original Fashion-MNIST files are not installed")
 def test_fashion_mini_is_made_again_byte_for_byte(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    script = Path(__file__).parents[2] / "tools" / "make_fashion_mini.py"
-    spec = importlib.util.spec_from_file_location("make_fashion_mini", script)
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
+    module = tool("make_fashion_mini")
     assert sources.FASHION_MINI == module.OUT
     monkeypatch.setattr(module, "OUT", tmp_path / "made.npz")
-    monkeypatch.setattr("sys.argv", [str(script), str(ORIGINALS)])
+    monkeypatch.setattr("sys.argv", [module.__file__, str(ORIGINALS)])
     module.main()
     assert (tmp_path / "made.npz").read_bytes() == sources.FASHION_MINI.read_bytes()
 
@@ -110,10 +115,54 @@ def test_split_of_the_paper(num_classes: int, per_class: int, held_out: int) -> 
     assert numbers(valid) == list(range(num_classes * (per_class - held_out), num_classes * per_class))
 
 
+@settings(max_examples=200)
+@given(count=st.integers(2, 5000), fraction=st.floats(0.001, 0.999), minimum=st.integers(0, 100))
+def test_a_class_holds_out_a_minimum_of_up_to_a_fifth(count: int, fraction: float, minimum: int) -> None:
+    least, given_up = held_out(count, fraction), held_out(count, fraction, minimum)
+    assert given_up >= least  # never fewer than the fraction
+    assert 1 <= given_up < count
+    if given_up > least:
+        assert given_up == min(minimum, count // 5)
+    assert given_up >= min(minimum, count // 5)
+
+
+def test_the_minimum_takes_the_last_images_too() -> None:
+    """Of 200, 105, 60 and 4 images, 6% are 12, 6, 4 and 1."""
+    labels = [k for k, count in enumerate((200, 105, 60, 4)) for _ in range(count)]
+    train, valid = split_validation(numbered(labels), 4, 0.06, 20)
+    assert valid.class_counts(4).tolist() == [20, 20, 12, 1]
+    assert numbers(valid) == [*range(180, 200), *range(285, 305), *range(353, 365), 368]
+    assert numbers(train) == [i for i in range(369) if i not in numbers(valid)]
+
+
+@pytest.mark.parametrize("recipe", recipe_names())
+def test_shipped_recipes_split_as_before_there_was_a_minimum(recipe: str) -> None:
+    """By the images of a class of their data; `split_validation` takes the last of so many."""
+    config = load_config(recipe)
+    count = {"cifar10": 5000, "cifar100": 500, "fashion-mini": 1100}[config.data]
+    assert config.valid_min == 20
+    assert held_out(count, config.valid_fraction, config.valid_min) == held_out(count, config.valid_fraction)
+
+
+def test_fashion_mini_splits_as_before_to_the_index() -> None:
+    images = open_source("fashion-mini").read("train")
+    labelled = numbered(images.y)
+    assert numbers(split_validation(labelled, 10, 1 / 11, 20)[1]) == numbers(split_validation(labelled, 10, 1 / 11)[1])
+
+
 @pytest.mark.parametrize(("labels", "message"), [([0, 0, 1, 2, 2], "class 1 has 1 "), ([0, 0, 2, 2], "class 1 has 0 ")])
 def test_split_needs_two_images_a_class(labels: list[int], message: str) -> None:
     with pytest.raises(UserError, match=message):
         split_validation(numbered(labels), 3, 0.5)
+
+
+def test_variants_of_fashion_mini_keep_their_thin_validation() -> None:
+    module = tool("make_variants")
+    for name in module.VARIANTS:
+        config = make_config(parse_toml(module.recipe(name, Path("a.npz")), name))
+        assert (config.data, config.valid_min) == ("npz:a.npz", 0)
+        few = 2 if name == "thin-validation" else 91  # of 1002: two of each class are left there
+        assert held_out(1002, config.valid_fraction, config.valid_min) == few
 
 
 # --- order and augmentation ---

@@ -2,15 +2,27 @@
 
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 from torch import Tensor
 
-from tiny import write_tiny_npz
+from tiny import tiny_config, write_tiny_npz
 from worstclass.cli import main as cli
-from worstclass.data import Images
-from worstclass.evaluation.data_check import check_data, descriptors, disputed_labels, near_duplicates
+from worstclass.config import Config, load_config, to_toml
+from worstclass.data import Images, validation_shift
+from worstclass.evaluation.data_check import (
+    check_data,
+    descriptors,
+    disputed_labels,
+    near_duplicates,
+    shift_note,
+    split_note,
+)
+from worstclass.evaluation.run_notes import start_notes
 from worstclass.metrics import binomial_interval
+from worstclass.runs.run import Run, open_run
+from worstclass.runs.train import train_run
 
 pytestmark = pytest.mark.fast
 
@@ -95,6 +107,103 @@ def test_few_and_unbalanced() -> None:
     notes = check_data(data, NAMES).notes
     assert notes[0].startswith("1 of 3 classes have fewer than 20 validation images; accuracy on the 4 of 'cats'")
     assert notes[1] == "classes are unbalanced: 'ants' has 40 training images, 'cats' 4."
+
+
+def test_small_images() -> None:
+    data = {name: Images(noise(60, number, 8), torch.arange(60) % 3) for number, name in enumerate(parts())}
+    assert check_data(data, NAMES).notes == ["images are small: 8 pixels. Take a small network, and crop_padding = 0."]
+
+
+def test_what_is_held_out_beyond_the_fraction() -> None:
+    """6% of 105, 200 and 1000 images are 6, 12 and 60."""
+    assert split_note({"train": [940], "valid": [60]}, 0.06) == []
+    counts = {"train": [85, 180, 940], "valid": [20, 20, 60]}
+    assert split_note(counts, 0.06) == ["2 classes hold out 20 validation images instead of 6 to 12 (valid_min)."]
+    one = {"train": [85, 940], "valid": [20, 60]}
+    assert split_note(one, 0.06) == ["1 class holds out 20 validation images instead of 6 (valid_min)."]
+
+
+def test_images_that_are_drawn_alike_are_at_one() -> None:
+    """A closed form: the mean of a chi-squared over its degrees of freedom, whatever the number of images."""
+    draw = torch.Generator().manual_seed(0)
+    train, valid = (
+        Images((0.5 + 0.05 * torch.randn(count, 3, 16, 16, generator=draw)).clamp(0, 1), torch.arange(count) % 4)
+        for count in (400, 40)
+    )
+    assert validation_shift(train, valid, 5) == pytest.approx([1, 1, 1, 1, 0], abs=0.25)
+
+
+def test_validation_images_of_another_kind(tmp_path: Path) -> None:
+    """Twenty frames of one object, or images that are darker: the classes are named."""
+    data = parts()
+    own = data["valid"].y == 1
+    data["valid"].x[own] = data["valid"].x[own][:1]
+    shift = validation_shift(data["train"], data["valid"], 3)
+    assert shift[1] == pytest.approx(20 * 20 / 40 * (1 + 1 / 20), rel=0.1)  # one image's distance is its variance
+    assert max(shift[0], shift[2]) < 2
+    (note,) = shift_note(NAMES, shift)
+    assert note.startswith("validation images of 'bees' are unlike the training images")
+    assert note in check_data(data, NAMES).notes
+    (note,) = shift_note(NAMES, [9, 0, 10])
+    assert note.startswith("validation images of 2 classes, 'cats' above all,")
+    assert shift_note(NAMES, [5.9] * 3) == []
+
+
+class Stop(Exception):
+    pass
+
+
+def started(config: Config, out: Path) -> Run:
+    """A run before its first step."""
+    runs = []
+
+    def stop(run: Run) -> None:
+        runs.append(run)
+        raise Stop
+
+    with pytest.raises(Stop):
+        train_run(config, out, on_start=stop)
+    assert open_run(out).about == runs[0].about
+    return open_run(out)
+
+
+def test_nothing_is_said_at_the_start_on_healthy_data(tmp_path: Path) -> None:
+    run = started(load_config("fashion-mini-wat"), tmp_path / "run")
+    assert run.about["class_counts"] == {"train": [1000] * 10, "valid": [100] * 10}
+    assert run.about["valid_in_train"] == 0
+    assert start_notes(run) == []
+    cifar = {"class_counts": {"train": [4700] * 10, "valid": [300] * 10}, "valid_in_train": 5}
+    assert start_notes(Run(tmp_path, load_config("cifar10-resnet18-wat"), run.about | cifar)) == []
+
+
+def test_what_is_said_at_the_start(tmp_path: Path) -> None:
+    """110, 60 and 12 images of three classes; two that are validated on are trained on too."""
+    y = np.repeat([0, 1, 2], [110, 60, 12])
+    x = noise(len(y), 1).numpy()
+    x[109], x[181] = x[0], x[170]
+    np.savez(tmp_path / "few.npz", x_train=x, y_train=y, class_names=np.array(NAMES), layout=np.array("NCHW"))
+    config = tiny_config(tmp_path / "few.npz", valid_fraction=0.06)
+    assert start_notes(started(config, tmp_path / "run")) == [
+        "3 classes hold out 2 to 20 validation images instead of 1 to 7 (valid_min).",
+        "2 of 3 classes have fewer than 20 validation images; accuracy on the 2 of 'cats' is known to +-49 points: "
+        "choose no epoch or weight by it.",
+        "classes are unbalanced: 'ants' has 90 training images, 'cats' 10.",
+        "2 valid images are in the train part too: accuracy measured on them is too high.",
+    ]
+
+
+def test_train_says_it_at_its_start_and_at_its_end(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    data = write_tiny_npz(tmp_path / "tiny.npz")
+    (tmp_path / "a.toml").write_text(to_toml(tiny_config(data, epochs=1)))
+    cli.app(
+        ["train", str(tmp_path / "a.toml"), "--out", str(tmp_path / "run"), "--device", "cpu"], standalone_mode=False
+    )
+    lines = capsys.readouterr().out.splitlines()
+    few = "3 of 3 classes have fewer than 20 validation images; accuracy on the 10 of 'row 0'"
+    assert [line.startswith(f"Note: {few}") for line in lines].index(True) == 0
+    end = lines.index("What to know of this run:")
+    assert lines[end + 1].startswith(f"- {few}")
+    assert not any(line.startswith("Note: ") for line in lines[1:])
 
 
 def test_the_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -25,12 +25,14 @@ from worstclass.cli.console import print_table
 from worstclass.errors import UserError
 from worstclass.evaluation.outcomes import Outcomes
 from worstclass.evaluation.targets import evaluate_target, model_target, run_target
+from worstclass.files import read_json, write_json
 from worstclass.radius import show_radii, show_radius
 from worstclass.report import figures, headline, load_results, rich_table, write_report
 from worstclass.report.gallery import make_gallery
 from worstclass.report.page import page_data
 from worstclass.report.tables import notes, number, percent, rows
 from worstclass.runs.run import open_run
+from worstclass.runs.saver import ABOUT
 from worstclass.runs.train import train_run
 
 
@@ -333,6 +335,23 @@ def test_what_training_took_is_on_the_page(folders: list[Path], tmp_path: Path) 
     assert f"2 epochs in {seconds:.0f} s of training on" in page
     assert f"{seconds:.2f} at 3600 an hour" in page
     assert "<img" not in re.sub(r"<script>.*?</script>", "", page, flags=re.DOTALL)
+
+
+def test_what_to_know_of_a_run_is_on_the_page(folders: list[Path], tmp_path: Path) -> None:
+    """Of its data, of its base, and how its weights concentrate: wholly, in the last epoch."""
+    run = copy_run(folders[1], tmp_path / "run")
+    base = {"shipped": 1.0, "verdict": "no <b>better</b>."}
+    write_json(run / ABOUT, read_json(run / ABOUT) | {"base": base})
+    log = [json.loads(line) for line in (run / "log.jsonl").read_text().splitlines()]
+    for key in ("class_weights", "class_robust_weights"):
+        log[-1][key] = [3.0, 0.0, 0.0]
+    (run / "log.jsonl").write_text("".join(json.dumps(line) + "\n" for line in log))
+    write_report(load_results([folders[0], run]), tmp_path / "report.html", gallery=False)
+    page = (tmp_path / "report.html").read_text()
+    assert "<li>Beside its base: no &lt;b&gt;better&lt;/b&gt;.</li>" in page
+    assert "3.0 in the first epoch, 1.0 at the least, 1.0 in the last (of 3)" in page
+    assert "<li>3 of 3 classes have fewer than 20 validation images" in page
+    assert "<li>Few classes have most of the weight (effective number 1.0 of 3)" in page
 
 
 def test_only_what_can_be_compared_is_shown_together(folders: list[Path], tmp_path: Path) -> None:

@@ -183,4 +183,4 @@ def test_the_command_ends_with_a_sentence(
     assert ended.value.code == 0
     printed = capsys.readouterr().out
     assert "The base: trades, from epoch 1 on." in printed
-    assert f"Beside its base: {json.loads((tmp_path / 'run' / ABOUT).read_text())['base']['verdict']}" in printed
+    assert f"beside its base: {json.loads((tmp_path / 'run' / ABOUT).read_text())['base']['verdict']}" in printed

@@ -89,6 +89,7 @@ def test_the_papers_settings(name: str) -> None:
         10,
         None,
     )  # the method's own
+    assert config.valid_min == 20
     assert (config.valid_fraction, config.crop_padding, config.flip) == (0.06, 4, True)
     assert (config.frl_tau, config.frl_rate, config.frl_margin_rate, config.csl_rate) == (0.05, 0.05, 0.2, 0.05)
     assert (config.objective, config.normalize, config.select, config.seed) == (None, False, "worst-accuracy", 1)
@@ -196,6 +197,7 @@ values = st.fixed_dictionaries(
         "weight_decay": st.just(0.0) | numbers,
         "flip": st.booleans(),
         "valid_fraction": shares,
+        "valid_min": st.integers(0, 10**6),
         "eps": shares | st.just(1) | st.just("8/255"),
         "select": st.sampled_from(get_args(Select)),
         "seed": st.integers(0, 2**70),

@@ -317,6 +317,9 @@ def test_forks_that_cannot_be(parent: Run, data: Path, tmp_path: Path) -> None:
     refused("trained on other data", other, tmp_path / "d", fork=parse_fork(f"{run.folder}@1"))
     split = tiny_config(data, epochs=4, valid_fraction=0.4)
     refused("validated on images that were trained on", split, tmp_path / "e", fork=parse_fork(f"{run.folder}@1"))
+    few = train_run(tiny_config(data, epochs=1, valid_fraction=0.1, valid_min=0), tmp_path / "few")
+    split = tiny_config(data, epochs=4, valid_fraction=0.1)  # 8 of 40, not 4
+    refused(r"valid_min = 0, .* and 20: it would be", split, tmp_path / "g", fork=parse_fork(f"{few.folder}@1"))
     wide = tiny_config(data, epochs=4, model="wrn10-1")
     refused("another architecture", wide, tmp_path / "f", fork=parse_fork(f"{run.folder}@1"))
 

@@ -140,7 +140,7 @@ def test_equal_errors_leave_groups_balanced(tallied: bool) -> None:
     guard = wc.ClassGuard(counts)
     assert by_group(guard).tolist() == pytest.approx([10 / 3, 10 / 9, 5 / 9])  # before the first update too
     for _ in range(3):
-        play(guard, (samples([(5, 10), (15, 30), (30, 60)]) if tallied else None, samples([(4, 10), (4, 10), (4, 10)])))
+        play(guard, (samples([(5, 10), (15, 30), (30, 60)]) if tallied else None, samples([(5, 10), (5, 10), (5, 10)])))
     assert by_group(guard).tolist() == pytest.approx([10 / 3, 10 / 9, 5 / 9])
 
 

@@ -20,6 +20,9 @@ def data_command(
     valid_fraction: Annotated[
         float, typer.Option(min=0, max=1, help="share of each class held out for validation, as in the recipe")
     ] = 0.06,
+    valid_min: Annotated[
+        int, typer.Option(min=0, help="least validation images of a class, up to a fifth of it, as in the recipe")
+    ] = 20,
     data_dir: DataDir = Path("data"),
 ) -> None:
     """Check a data set: images of each class and what they can tell, duplicates, blank images, disputed labels."""
@@ -28,10 +31,10 @@ def data_command(
         raise UserError("--valid-fraction must be between 0 and 1.")
 
     from worstclass.data import open_source, split_validation
-    from worstclass.evaluation.data_check import check_data
+    from worstclass.evaluation.data_check import check_data, split_note
 
     source = open_source(data, data_dir=data_dir)
-    train, valid = split_validation(source.read("train"), source.num_classes, valid_fraction)
+    train, valid = split_validation(source.read("train"), source.num_classes, valid_fraction, valid_min)
     found = check_data({"train": train, "valid": valid, "test": source.read("test")}, source.class_names)
     table = Table("Class", "Training", "Validation", "", "Test", "Disputed %", title=visible(data))
     order = sorted(range(source.num_classes), key=lambda k: found.counts["train"][k])
@@ -48,7 +51,8 @@ def data_command(
         say(f"The {ROWS} smallest of {len(order)} classes.")
     say("+-: 95% interval of an accuracy of 50% on the validation images.")
     say("Disputed: training images that a quick model takes for other classes.")
-    for line in found.notes:
+    notes = split_note(found.counts, valid_fraction) + found.notes
+    for line in notes:
         say(f"Note: {line}")
-    if not found.notes:
+    if not notes:
         say("Nothing stands out.")

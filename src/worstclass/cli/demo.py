@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from worstclass.cli.console import say
-from worstclass.config import Config, make_config, read_recipe
+from worstclass.config import Config, make_config, read_recipe, read_stored
 from worstclass.errors import TrainingError
 from worstclass.names import RECIPE
 
@@ -65,8 +65,7 @@ def _show(child: subprocess.Popen[str], title: str) -> None:
 
 def _config(recipe: str, folder: Path) -> Config:
     """The recipe, or that of the run which was started before."""
-    started = folder / RECIPE
-    return make_config(read_recipe(str(started) if started.is_file() else recipe))
+    return make_config(read_stored(folder) if (folder / RECIPE).is_file() else read_recipe(recipe))
 
 
 def _work(recipe: str, folder: Path, device: str) -> None:

@@ -25,7 +25,10 @@ from worstclass.cli.sweep import sweep
 from worstclass.config import (
     Config,
     load_config,
+    make_config,
+    merge,
     parse_settings,
+    read_stored,
     recipe_comment,
     recipe_names,
 )
@@ -34,7 +37,7 @@ from worstclass.errors import (
     choose,
 )
 from worstclass.files import write_atomic, write_json
-from worstclass.names import RECIPE, VERSION, check_run_folder, runs_user_code
+from worstclass.names import VERSION, check_run_folder, runs_user_code
 from worstclass.owners import describe_owners
 from worstclass.reproduce.specs import FIGURES, FORMATS, TABLES
 from worstclass.sweep.plan import RESULTS
@@ -132,11 +135,11 @@ def train(
         raise UserError("--resume continues a run as it was started: it takes no --set, --out or --with-base.")
     if resume is not None:
         check_run_folder(resume)
-    if fork is not None:
-        recipe = str(check_run_folder(Path(fork.rpartition("@")[0])) / RECIPE)
     config = None if recipe is None else load_config(recipe, **chosen)
-    if recipe is not None and config is not None and with_base and config.base_start is None:
-        config = load_config(recipe, **chosen, base_start=BASE_START)
+    if fork is not None:
+        config = make_config(merge(read_stored(check_run_folder(Path(fork.rpartition("@")[0]))), chosen))
+    if config is not None and with_base and config.base_start is None:
+        config = make_config(config.recipe() | {"base_start": BASE_START})
 
     from worstclass.cli.watched import tensorboard_writer, train_with_progress
     from worstclass.devices import as_started, pick_device, pick_engine
@@ -153,15 +156,14 @@ def train(
         engine, precision = engine or was_engine, precision or was_precision
         deterministic = deterministic or was_deterministic
     else:
-        assert recipe is not None
-        name = Path(recipe).name.removesuffix(".toml")
+        name = Path(recipe or "").name.removesuffix(".toml")
         if origin is not None:
             name = f"{config.method}-from-{origin.run.folder.resolve().name}-epoch{origin.epoch}"
         folder = out or Path("runs") / f"{name}-seed{config.seed}"
     allow_code = allow_code or "model" in chosen  # typed by the user, not read from a file
     chosen_device = pick_device(device)
     with joined(chosen_device) as team:
-        run = train_with_progress(
+        train_with_progress(
             config,
             folder,
             resume=resume is not None,
@@ -178,8 +180,6 @@ def train(
             data_limit=None if data_gib is None else int(data_gib * 2**30),
             on_record=tensorboard_writer(folder) if tensorboard else None,
         )
-    if "base" in run.about and team.leads:
-        say(f"Beside its base: {run.about['base']['verdict']}")
     say(f"Run: {folder}. Evaluate it with: worstclass evaluate {folder}")
 
 

@@ -1,6 +1,6 @@
 """Training and evaluation as the commands run them: watched, and with a word on how to go on when they are stopped."""
 
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -12,10 +12,13 @@ from worstclass.cli.progress import clock, watch
 from worstclass.config import Config
 from worstclass.distributed import ALONE, Team
 from worstclass.errors import UserError, exit_code
+from worstclass.evaluation.run_notes import run_notes, start_notes
 from worstclass.evaluation.targets import PART, PROGRESS, Target, evaluate_target
 from worstclass.names import RECIPE
 from worstclass.runs.base import base_config, base_epoch
+from worstclass.runs.notes import training_notes
 from worstclass.runs.run import Run, open_run
+from worstclass.runs.saver import LOG
 from worstclass.runs.train import train_run
 from worstclass.runs.warm_start import Fork
 from worstclass.training.engine import Engine
@@ -46,15 +49,25 @@ def train_with_progress(
         say(f"{many}{torch.cuda.get_device_name(device)}: {kind}, {engine.precision}{exact}")
     elif team.size > 1:
         say(f"{team.size} processes on CPUs")
-    trained, of = 0, config
+    trained, of, notes = 0, config, NewNotes(config.select)
     try:
         with watch() as progress:
+
+            def on_start(run: Run) -> None:
+                notes.start(run)
+                for note in start_notes(run):
+                    say(f"Note: {note}")
 
             def on_epoch(line: dict[str, Any]) -> None:
                 nonlocal trained
                 trained += 1
-                progress.epoch(epoch_line(line, of, open_run(folder).class_names))
-                if on_record and of is config:
+                run = open_run(folder)
+                progress.epoch(epoch_line(line, of, run.class_names))
+                if of is not config:
+                    return
+                for note in notes.after(line, run.about):
+                    progress.epoch(f"Note: {note}")
+                if on_record:
                     on_record(line)
 
             def on_base() -> None:
@@ -79,6 +92,7 @@ def train_with_progress(
                 on_step=lambda epoch, step, steps: progress.step(
                     f"{of.method} epoch {epoch}/{config.epochs}", step, steps
                 ),
+                on_start=on_start,
                 on_epoch=on_epoch,
                 on_base=on_base,
                 on_fallback=lambda line: say(f"Note: {line}"),
@@ -89,7 +103,32 @@ def train_with_progress(
         raise typer.Exit(exit_code(stop)) from None
     if not trained:
         say(f"All {config.epochs} epochs were trained before: nothing is left to do.")
+    told = run_notes(open_run(folder)) if team.leads else []
+    if told:
+        say("\n- ".join(["What to know of this run:", *told]))
     return run
+
+
+class NewNotes:
+    """Says each note on a run's training once, when it first holds, though its numbers change."""
+
+    def __init__(self, select: str) -> None:
+        self._select = select
+        self._log: list[dict[str, Any]] = []
+        self._said: set[str] = set()
+
+    def start(self, run: Run) -> None:
+        """Of a run that goes on: what its log said before was said."""
+        self._log = run.log if (run.folder / LOG).is_file() else []
+        self._said = set(training_notes(self._log, run.about, self._select))
+
+    def after(self, line: dict[str, Any], about: Mapping[str, Any]) -> list[str]:
+        """What is new after an epoch."""
+        self._log.append(line)
+        now = training_notes(self._log, about, self._select)
+        new = [note for key, note in now.items() if key not in self._said]
+        self._said |= set(now)
+        return new
 
 
 def epoch_line(line: dict[str, Any], config: Config, names: Sequence[str]) -> str:
@@ -103,6 +142,7 @@ def epoch_line(line: dict[str, Any], config: Config, names: Sequence[str]) -> st
         f"natural {100 * valid['natural_accuracy']:.1f}  validation PGD {100 * valid['robust_accuracy']:.1f}, "
         f"worst {100 * valid['worst_robust_accuracy']:.1f} {names[worst]}"
         + (f"  heaviest {names[heaviest]} {weights[heaviest]:.2f}" if moving else "")
+        + (f"  effective classes {line['effective_classes']:.1f}" if moving and "effective_classes" in line else "")
         + ("  kept" if line["selected"] and config.select != "last" else "")
         + f"  {line['seconds']:.1f}s, {clock(line['seconds'] * (config.epochs - line['epoch']))} left"
     )

@@ -1,7 +1,16 @@
 """Data on the training device: sources, the stratified split, order and augmentation."""
 
+from worstclass.data.checks import exact_duplicates, validation_shift
 from worstclass.data.feed import Feed, Resident, Streamed, fits, make_feed
-from worstclass.data.images import Augment, Images, channel_statistics, epoch_order, split_validation, to_float
+from worstclass.data.images import (
+    Augment,
+    Images,
+    channel_statistics,
+    epoch_order,
+    held_out,
+    split_validation,
+    to_float,
+)
 from worstclass.data.sources import Source, data_at_hand, open_source
 
 __all__ = [
@@ -14,9 +23,12 @@ __all__ = [
     "channel_statistics",
     "data_at_hand",
     "epoch_order",
+    "exact_duplicates",
     "fits",
+    "held_out",
     "make_feed",
     "open_source",
     "split_validation",
     "to_float",
+    "validation_shift",
 ]

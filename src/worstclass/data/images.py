@@ -96,10 +96,18 @@ def _float_statistics(x: Tensor, rows: int) -> tuple[Tensor, Tensor]:
     return mean, (about.sum(0) / (total - 1)).sqrt()
 
 
-def split_validation(images: Images, num_classes: int, fraction: float) -> tuple[Images, Images]:
-    """Training and validation images: the last `fraction` of each class, in order, are validation.
+def held_out(count: int, fraction: float, minimum: int = 0) -> int:
+    """Validation images of a class of `count` images, two or more: the `fraction`, rounded to the nearest.
 
-    The number is rounded to the nearest and at least one; every class must have at least two images.
+    At least `minimum`, or a fifth of the class where that is fewer; at least one, and one is left to train on.
+    """
+    return max(min(max(1, round(fraction * count)), count - 1), min(minimum, count // 5))
+
+
+def split_validation(images: Images, num_classes: int, fraction: float, minimum: int = 0) -> tuple[Images, Images]:
+    """Training and validation images: the last images of each class, in order, are validation.
+
+    `held_out` says how many: the `fraction`, or a `minimum` of them. Every class must have at least two images.
     """
     valid = torch.zeros(len(images), dtype=torch.bool)
     for k in range(num_classes):
@@ -108,8 +116,7 @@ def split_validation(images: Images, num_classes: int, fraction: float) -> tuple
             raise UserError(
                 f"class {k} has {len(members)} training image(s): two or more are needed, one of them for validation."
             )
-        held_out = min(max(1, round(fraction * len(members))), len(members) - 1)
-        valid[members[-held_out:]] = True
+        valid[members[-held_out(len(members), fraction, minimum) :]] = True
     return images.select(~valid), images.select(valid)
 
 

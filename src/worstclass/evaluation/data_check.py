@@ -1,6 +1,5 @@
 """What to know of a data set before a class method is trained on it: sizes, duplicates, blanks, disputed labels."""
 
-import hashlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import combinations
@@ -10,10 +9,12 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from worstclass.data import Images, to_float
+from worstclass.data import Images, exact_duplicates, held_out, to_float, validation_shift
 from worstclass.metrics import binomial_interval
 
 FEW = 20  # validation images of a class below which its accuracy is hardly known
+UNLIKE = 8.0  # times what chance gives
+SMALL = 12  # pixels of a side, below which little can be seen
 NEAR = 0.02  # root mean square of the difference of two images in [0, 1]
 UNBALANCED = 5  # times as many images
 MANY_NEAR = 0.001  # of a part
@@ -34,6 +35,7 @@ class DataCheck:
     near: Mapping[tuple[str, str], int]
     conflicts: int  # pairs of equal images with different labels
     blank: int
+    shift: list[float]  # of a class's validation images against its training images, in multiples of chance
     notes: list[str] = field(default_factory=list)
 
 
@@ -41,8 +43,6 @@ def check_data(parts: Mapping[str, Images], class_names: Sequence[str]) -> DataC
     """Look through the parts `train`, `valid` and `test` of a data set."""
     num_classes = len(class_names)
     counts = {name: images.class_counts(num_classes).tolist() for name, images in parts.items()}
-    held_out = np.array(counts["valid"])
-    low, high = binomial_interval(held_out / 2, np.maximum(held_out, 1))
     exact, conflicts = exact_duplicates(parts)
     small = {name: descriptors(images.x) for name, images in parts.items()}
     pairs = list(combinations(parts, 2))
@@ -50,32 +50,16 @@ def check_data(parts: Mapping[str, Images], class_names: Sequence[str]) -> DataC
     found = DataCheck(
         class_names=tuple(class_names),
         counts=counts,
-        half_width=((high - low) / 2).tolist(),
+        half_width=half_width(counts["valid"]),
         disputed=disputed_labels(small["train"], parts["train"].y.cpu(), num_classes).tolist(),
         exact=exact,
         near={pair: max(0, count) for pair, count in near.items()},
         conflicts=conflicts,
         blank=sum(int((images.x.flatten(1) == images.x.flatten(1)[:, :1]).all(1).sum()) for images in parts.values()),
+        shift=validation_shift(parts["train"], parts["valid"], num_classes),
     )
-    found.notes.extend(_notes(found))
+    found.notes.extend(_notes(found, min(parts["train"].x.shape[2:])))
     return found
-
-
-def exact_duplicates(parts: Mapping[str, Images]) -> tuple[dict[tuple[str, str], int], int]:
-    """For each two parts, how many images of the second are in the first too; and how many images have an equal one
-    with another label, in any part."""
-    keys = {name: [_key(image) for image in images.x.cpu()] for name, images in parts.items()}
-    labels: dict[bytes, set[int]] = {}
-    for name, images in parts.items():
-        for key, label in zip(keys[name], images.y.tolist(), strict=True):
-            labels.setdefault(key, set()).add(label)
-    sets = {name: set(each) for name, each in keys.items()}
-    shared = {(one, other): sum(key in sets[one] for key in keys[other]) for one, other in combinations(parts, 2)}
-    return shared, sum(len(labels[key]) > 1 for each in keys.values() for key in each)
-
-
-def _key(image: Tensor) -> bytes:
-    return hashlib.blake2b(image.contiguous().view(torch.uint8).numpy().tobytes(), digest_size=16).digest()
 
 
 def descriptors(x: Tensor) -> Tensor:
@@ -122,25 +106,73 @@ def disputed_labels(small: Tensor, y: Tensor, num_classes: int) -> Tensor:
     return torch.zeros(num_classes, dtype=torch.float64).index_add(0, y, wrong) / total
 
 
-def _notes(found: DataCheck) -> list[str]:
-    names, train, valid = found.class_names, found.counts["train"], found.counts["valid"]
-    lines = []
+def half_width(images: Sequence[int]) -> list[float]:
+    """Of the 95% interval of an accuracy of 50% on so many images."""
+    count = np.array(images)
+    low, high = binomial_interval(count / 2, np.maximum(count, 1))
+    return [float(width) for width in (high - low) / 2]
+
+
+def count_notes(class_names: Sequence[str], counts: Mapping[str, Sequence[int]]) -> list[str]:
+    """What the images of each class in `train` and `valid` say: too few to validate on, or unbalanced."""
+    train, valid, lines = counts["train"], counts["valid"], []
     few = [k for k, count in enumerate(valid) if count < FEW]
     if few:
-        k = max(few, key=lambda k: found.half_width[k])
+        k = min(few, key=valid.__getitem__)
         lines.append(
-            f"{len(few)} of {len(names)} classes have fewer than {FEW} validation images; accuracy on the {valid[k]} "
-            f"of '{names[k]}' is known to +-{100 * found.half_width[k]:.0f} points: choose no epoch or weight by it."
+            f"{len(few)} of {len(class_names)} classes have fewer than {FEW} validation images; accuracy on the "
+            f"{valid[k]} of '{class_names[k]}' is known to +-{100 * half_width([valid[k]])[0]:.0f} points: "
+            "choose no epoch or weight by it."
         )
-    least, most = (choose(range(len(names)), key=train.__getitem__) for choose in (min, max))
+    least, most = (choose(range(len(class_names)), key=train.__getitem__) for choose in (min, max))
     if train[most] > UNBALANCED * max(train[least], 1):
         lines.append(
-            f"classes are unbalanced: '{names[most]}' has {train[most]} training images, "
-            f"'{names[least]}' {train[least]}."
+            f"classes are unbalanced: '{class_names[most]}' has {train[most]} training images, "
+            f"'{class_names[least]}' {train[least]}."
         )
+    return lines
+
+
+def split_note(counts: Mapping[str, Sequence[int]], fraction: float) -> list[str]:
+    """Where classes hold out more validation images than a fraction of them: `3 classes hold out 20 images, not 6`."""
+    pairs = []
+    for trained, valid in zip(counts["train"], counts["valid"], strict=True):
+        usual = held_out(trained + valid, fraction) if trained + valid > 1 else valid
+        if valid > usual:
+            pairs.append((valid, usual))
+    if not pairs:
+        return []
+    now, before = (_range([pair[place] for pair in pairs]) for place in (0, 1))
+    plural = "class holds" if len(pairs) == 1 else "classes hold"
+    return [f"{len(pairs)} {plural} out {now} validation images instead of {before} (valid_min)."]
+
+
+def copy_note(one: str, other: str, count: int) -> list[str]:
+    """Images of a part that are in another too."""
+    return [f"{count} {other} images are in the {one} part too: accuracy measured on them is too high."] * (count > 0)
+
+
+def shift_note(class_names: Sequence[str], shift: Sequence[float]) -> list[str]:
+    """Classes whose validation images are unlike their training images, by `validation_shift`."""
+    unlike = [k for k, each in enumerate(shift) if each > UNLIKE]
+    if not unlike:
+        return []
+    k = max(unlike, key=shift.__getitem__)
+    which = f"'{class_names[k]}'" if len(unlike) == 1 else f"{len(unlike)} classes, '{class_names[k]}' above all,"
+    reason = "the last images of a class are held out; shuffle them if they have an order"
+    return [f"validation images of {which} are unlike the training images: {reason}."]
+
+
+def _range(values: Sequence[int]) -> str:
+    return str(min(values)) if min(values) == max(values) else f"{min(values)} to {max(values)}"
+
+
+def _notes(found: DataCheck, side: int) -> list[str]:
+    names, train = found.class_names, found.counts["train"]
+    lines = count_notes(names, found.counts)
     for (one, other), count in found.exact.items():
-        if count:
-            lines.append(f"{count} {other} images are in the {one} part too: accuracy measured on them is too high.")
+        lines += copy_note(one, other, count)
+    lines += shift_note(names, found.shift)
     for (one, other), count in found.near.items():
         if count > MANY_NEAR * sum(found.counts[other]):
             lines.append(f"{count} {other} images are all but equal to one of the {one} part.")
@@ -148,6 +180,8 @@ def _notes(found: DataCheck) -> list[str]:
         lines.append(f"{found.conflicts} images have an equal one with another label.")
     if found.blank:
         lines.append(f"{found.blank} images are of one colour.")
+    if side < SMALL:
+        lines.append(f"images are small: {side} pixels. Take a small network, and crop_padding = 0.")
     usual = float(np.median(found.disputed))
     for k, share in enumerate(found.disputed):
         if share > 2 * usual + 0.15 and train[k] >= FEW:

@@ -75,7 +75,10 @@ def run_target(
     if part == "test":
         images = source.read("test")
     else:
-        _, images = split_validation(source.read("train"), source.num_classes, run.config.valid_fraction)
+        config, held_out = run.config, run.about["valid_images"]
+        _, images = split_validation(source.read("train"), source.num_classes, config.valid_fraction, config.valid_min)
+        if len(images) != held_out:
+            raise UserError(f"{run.folder} was validated on {held_out} images; {config.data} gives {len(images)} here.")
     shape = [run.about["in_channels"], *run.about["image_size"]]
     if list(images.x.shape[1:]) != shape:
         found = list(images.x.shape[1:])
@@ -269,9 +272,14 @@ def _earlier(out: Path, about: Mapping[str, Any], home: Path | None) -> Outcomes
         raise UserError(f"{out} holds another run; choose another --out.")
     if not (out / CARD).is_file():
         return None
-    if load_card(out)["about"] != about:
+    # not by the recipe: a card that is older than one of its keys lacks it, and the weights are the same
+    if _without_recipe(load_card(out)["about"]) != _without_recipe(about):
         raise UserError(f"{out} holds the evaluation of something else (see its {CARD}); choose another --out.")
     return load_outcomes(out)
+
+
+def _without_recipe(about: Mapping[str, Any]) -> dict[str, Any]:
+    return {key: value for key, value in about.items() if key != "recipe"}
 
 
 def load_card(folder: Path) -> dict[str, Any]:

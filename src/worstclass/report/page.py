@@ -12,6 +12,7 @@ from markupsafe import Markup
 
 from worstclass.config import to_toml
 from worstclass.evaluation.checks import load_findings
+from worstclass.evaluation.run_notes import run_notes
 from worstclass.files import write_atomic
 from worstclass.names import VERSION
 from worstclass.radius import show_radii, show_radius
@@ -22,6 +23,8 @@ from worstclass.report.leaderboard import HEADER as METHODS_HEADER
 from worstclass.report.leaderboard import leaderboard_notes, leaderboard_rows
 from worstclass.report.results import Result, attack_title, shared_attacks, strongest_attack
 from worstclass.report.tables import HEADER, notes, rows, weakest
+from worstclass.runs.notes import counts_of, distribution, effective_classes
+from worstclass.runs.run import Run
 from worstclass.theory.certify import certify_outcomes, certify_training
 
 
@@ -130,6 +133,8 @@ def write_report(
         recipes=[
             to_toml(result.config) if result.run else json.dumps(result.card["about"], indent=1) for result in results
         ],
+        run_notes=[run_notes(result.run) if result.run else [] for result in results],
+        effective=[_effective_classes(result.run) if result.run else "" for result in results],
         costs=[_cost(result, hourly_price) for result in results],
         style=Markup(_asset("page.css")),  # ours, not input; so are the scripts
         scripts=[Markup(_asset(name)) for name in ("vendor/d3.min.js", "vendor/plot.umd.min.js", "page.js")],
@@ -220,6 +225,18 @@ def _log(result: Result) -> dict[str, Any] | None:
         "class_weights": [np.round(line["class_weights"], 4).tolist() for line in log],
         "class_robust_accuracy": [np.round(line["class_robust_accuracy"], 4).tolist() for line in log],
     }
+
+
+def _effective_classes(run: Run) -> str:
+    """How the weights of a run concentrate over its epochs, where they move at all."""
+    share = counts_of(run.about, "train")
+    numbers = [effective_classes(distribution(line, share)) for line in run.log]
+    if max(numbers) - min(numbers) < 0.05:
+        return ""
+    return (
+        f"effective number of classes {numbers[0]:.1f} in the first epoch, {min(numbers):.1f} at the least, "
+        f"{numbers[-1]:.1f} in the last (of {len(run.class_names)})"
+    )
 
 
 def _cost(result: Result, hourly_price: float | None) -> str:

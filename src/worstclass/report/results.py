@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from worstclass.config import Config, make_config
+from worstclass.config import Config, make_config, stored_recipe
 from worstclass.errors import UserError
 from worstclass.evaluation.card import compare_with_base, measure
 from worstclass.evaluation.outcomes import ANY, Outcomes
@@ -125,7 +125,9 @@ def _read(folder: Path) -> _Evaluation:
     run = open_run(folder) if (folder / RECIPE).is_file() or not evaluated else None
     outcomes, card = load_outcomes(folder), load_card(folder)
     about = card["about"]
-    config = run.config if run else make_config(about["recipe"], str(folder / CARD)) if "recipe" in about else None
+    config = run.config if run else None
+    if run is None and "recipe" in about:
+        config = make_config(stored_recipe(about["recipe"]), str(folder / CARD))
     return _Evaluation(folder, run, outcomes, card, config)
 
 

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from worstclass.config import Config, make_config, read_recipe
+from worstclass.config import Config, make_config, read_stored
 from worstclass.data import Images, channel_statistics, to_float
 from worstclass.errors import UserError
 from worstclass.files import parse_json, read_text
@@ -47,6 +47,8 @@ class Run:
             ("class_costs", classes + 1),
             ("class_weights", classes),
             ("class_robust_accuracy", classes),
+            ("class_robust_weights", classes),
+            ("class_sampling", classes),
             ("expert_weights", classes + 1),
         ):
             if key in line and len(line[key]) != count:
@@ -73,7 +75,7 @@ class Run:
 def open_run(folder: Path) -> Run:
     """Open a run folder, or say why it is none."""
     check_run_folder(folder)
-    config = make_config(read_recipe(str(folder / RECIPE)), str(folder / RECIPE))
+    config = make_config(read_stored(folder), str(folder / RECIPE))
     return Run(folder, config, read_about(folder))
 
 

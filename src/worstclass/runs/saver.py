@@ -36,6 +36,9 @@ def read_about(folder: Path) -> dict[str, Any]:
     about = check_record(RunRecord, read_json(folder / ABOUT), folder / ABOUT)
     if about["num_classes"] != len(about["class_names"]):
         raise UserError(f"{folder / ABOUT} is damaged: {about['num_classes']} classes have other names than that.")
+    for known in (*about.get("class_counts", {}).values(), about.get("valid_shift") or about["class_names"]):
+        if len(known) != about["num_classes"]:
+            raise UserError(f"{folder / ABOUT} is damaged: {len(known)} numbers for {about['num_classes']} classes.")
     return about
 
 

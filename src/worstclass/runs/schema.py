@@ -37,6 +37,9 @@ class RunRecord(Record):
     in_channels: Annotated[int, AfterValidator(lambda count: _one_of(count, CHANNELS))]
     image_size: Annotated[list[Annotated[int, Field(gt=0, lt=2**16)]], Field(min_length=2, max_length=2)]
     valid_images: Count
+    class_counts: dict[str, list[Count]] = Field(default_factory=dict)
+    valid_in_train: Count = 0
+    valid_shift: list[Finite] = Field(default_factory=list)
     data_digest: str
     engine: EngineRecord
     resumed: list[ResumedRecord] = Field(default_factory=list)
@@ -59,6 +62,9 @@ class LogRecord(Record):
     class_costs: list[Finite]
     class_weights: list[Finite]
     class_robust_accuracy: list[Finite]
+    class_robust_weights: list[Finite] = Field(default_factory=list)
+    class_sampling: list[Finite] = Field(default_factory=list)
+    effective_classes: Finite = 1.0
     expert_weights: list[Finite] = Field(default_factory=list)
     strategy: dict[str, Any]
 

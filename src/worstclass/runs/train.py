@@ -12,13 +12,14 @@ from typing import Any
 import torch
 
 from worstclass.config import Config, to_toml
-from worstclass.data import fits, open_source, split_validation
+from worstclass.data import Images, exact_duplicates, fits, open_source, split_validation, validation_shift
 from worstclass.data.sources import Notify
 from worstclass.distributed import ALONE, Team
 from worstclass.errors import UserError
 from worstclass.files import locked, write_atomic, write_json
 from worstclass.names import RECIPE
 from worstclass.runs.base import BASE, base_config, base_epoch, check_base, settle
+from worstclass.runs.notes import counts_of, distribution, effective_classes
 from worstclass.runs.run import Run, build_model, check_classifier, fingerprint, refuse_code
 from worstclass.runs.saver import ABOUT, LAST, LOG, Saver
 from worstclass.runs.warm_start import Fork, check_fork, fork_state, log_until, start_from
@@ -28,6 +29,8 @@ from worstclass.training import EpochRecord, fit, new_state
 from worstclass.training.engine import Engine
 from worstclass.training.prepare import check_batch
 from worstclass.versions import versions
+
+MAX_COMPARED = 2**29  # bytes of images
 
 
 def train_run(
@@ -45,6 +48,7 @@ def train_run(
     team: Team = ALONE,
     data_limit: int | None = None,
     notify: Notify | None = None,
+    on_start: Callable[[Run], None] | None = None,
     on_step: Callable[[int, int, int], None] | None = None,
     on_epoch: Callable[[dict[str, Any]], None] | None = None,
     on_base: Callable[[], None] | None = None,
@@ -56,10 +60,11 @@ def train_run(
     end, the whole state is saved while training goes on, with the epoch selected so far; each file is replaced
     atomically, and what came after the last checkpoint that was written is made again. A damaged checkpoint is found by
     its digest, and the one before it taken. A folder that another process trains in is refused.
-    `on_step(epoch, step, steps)` and `on_epoch(record)` watch, and `on_fallback(line)` hears what was taken in the
-    place of something else. Images of more than `data_limit` bytes stay in host memory, as `fit` says. Every process of
-    a `team` calls this with the same arguments; the leader alone touches the folder, and watches. A run may go on from
-    an epoch of another, its `fork`. The state at the end of each epoch in `keep` stays, for forks to come.
+    `on_start(run)`, before the first step, `on_step(epoch, step, steps)` and `on_epoch(record)` watch, and
+    `on_fallback(line)` hears what was taken in the place of something else. Images of more than `data_limit` bytes stay
+    in host memory, as `fit` says. Every process of a `team` calls this with the same arguments; the leader alone
+    touches the folder, and watches. A run may go on from an epoch of another, its `fork`. The state at the end of each
+    epoch in `keep` stays, for forks to come.
     With `base_start` in the recipe a run without class weights is trained too, in the folder `base`, and what is
     selected is the better of the two or a network between them (`runs.base`); `on_base()` is called before it starts.
     """
@@ -78,10 +83,10 @@ def train_run(
         on_fallback=on_fallback,
     )
     if config.base_start is None:
-        return one(config, out, resume=resume, fork=fork, keep=keep)
+        return one(config, out, resume=resume, fork=fork, keep=keep, on_start=on_start)
     if fork:
         check_base(config, fork.epoch)
-    run = one(config, out, resume=resume, fork=fork, keep={*keep, base_epoch(config)})
+    run = one(config, out, resume=resume, fork=fork, keep={*keep, base_epoch(config)}, on_start=on_start)
     begun = team.broadcast(torch.tensor(int((out / BASE / RECIPE).is_file()))).item() == 1  # as the leader sees it
     if on_base and team.leads:
         on_base()
@@ -92,7 +97,7 @@ def train_run(
     if not team.leads:
         return run
     source = open_source(config.data, data_dir=data_dir)
-    parts = split_validation(source.read("train"), source.num_classes, config.valid_fraction)
+    parts = split_validation(source.read("train"), source.num_classes, config.valid_fraction, config.valid_min)
     return Run(out, config, settle(run, *parts, torch.device(device)))
 
 
@@ -103,6 +108,7 @@ def _train_one(
     resume: bool = False,
     fork: Fork | None = None,
     keep: Collection[int] = (),
+    on_start: Callable[[Run], None] | None = None,
     data_dir: Path,
     device: torch.device | str,
     engine: Engine | None,
@@ -122,7 +128,8 @@ def _train_one(
     engine = engine or Engine()
     source = team.leader_first(lambda: open_source(config.data, data_dir=data_dir, notify=notify))
     images = source.read("train")
-    train, valid = split_validation(images, source.num_classes, config.valid_fraction)
+    train, valid = split_validation(images, source.num_classes, config.valid_fraction, config.valid_min)
+    counts = {"train": train.class_counts(source.num_classes), "valid": valid.class_counts(source.num_classes)}
     about: dict[str, Any] = {
         "num_classes": source.num_classes,
         "class_names": list(source.class_names),
@@ -130,22 +137,24 @@ def _train_one(
         "image_size": list(images.x.shape[2:]),
         "train_images": len(train),
         "valid_images": len(valid),
+        "class_counts": {part: count.tolist() for part, count in counts.items()},
+        **_compare(train, valid, source.num_classes),
         "data_digest": fingerprint(images),
         "versions": versions(),
         "engine": asdict(engine) | _describe_device(torch.device(device)) | {"processes": team.size},
     }
     plan, objective = config.make_plan(), config.make_objective()
-    strategy = config.make_strategy(train.class_counts(source.num_classes))
+    strategy = config.make_strategy(counts["train"])
     model = build_model(config, source.num_classes, images.x.shape[1], train)
     check_classifier(model, train, source.num_classes, config.model)
     if fork:
-        check_fork(fork, config, about["data_digest"])
+        check_fork(fork, config, about)
     late = max(keep, default=0)
     if late > config.epochs:
         raise UserError(f"epoch {late} cannot be kept: the run has {config.epochs}.")
     continued = fork is not None or (resume and (out / LAST).is_file())
     if config.init and team.leads and not continued:
-        about["init"] = start_from(config, model, about["data_digest"], allow_code=allow_code)
+        about["init"] = start_from(config, model, about, allow_code=allow_code)
     state = new_state(model, strategy, plan, device)
     same = json.dumps([to_toml(config), about["data_digest"], asdict(engine), resume])
     team.check_same(same, "the processes were not started alike: their recipes, data or options differ.")
@@ -161,6 +170,7 @@ def _train_one(
         if resume:
             now = about
             about = saver.restore(about)
+            about.setdefault("class_counts", now["class_counts"])  # of the same data, split the same way
             keep = {*keep, *about.get("keep", [])}
             before = [about, *about.get("resumed", [])][-1]["engine"].get("processes", 1)
             if before != team.size:
@@ -187,6 +197,9 @@ def _train_one(
             write_json(out / ABOUT, about)
             write_atomic(out / RECIPE, to_toml(config).encode())  # last: a folder with a recipe is a run
 
+        if on_start:
+            on_start(Run(out, config, about))
+
         def after_step(step: int, steps: int) -> None:
             if on_step:
                 on_step(state.epoch + 1, step, steps)
@@ -212,6 +225,7 @@ def _train_one(
         ):
             improved = saver.select(record.epoch, selection_score(config.select, record.valid, record.epoch))
             line = describe(record) | {"selected": improved}
+            line["effective_classes"] = effective_classes(distribution(line, counts_of(about, "train")))
             _append_log(out / LOG, line)
             if record.epoch in keep:  # first: once a checkpoint is written, the epoch is not made again
                 saver.keep()
@@ -219,6 +233,16 @@ def _train_one(
             if on_epoch:
                 on_epoch(line)
     return Run(out, config, about)
+
+
+def _compare(train: Images, valid: Images, num_classes: int) -> dict[str, Any]:
+    """How many validation images are training images too, and how unlike theirs those of each class are. Of data so
+    large that this takes long, nothing."""
+    if train.x.nbytes + valid.x.nbytes > MAX_COMPARED:
+        return {}
+    copies = exact_duplicates({"train": train, "valid": valid})[0]["train", "valid"]
+    shift = [round(each, 3) for each in validation_shift(train, valid, num_classes)]
+    return {"valid_in_train": copies, "valid_shift": shift}
 
 
 def _describe_device(device: torch.device) -> dict[str, Any]:

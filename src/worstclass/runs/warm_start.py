@@ -1,5 +1,6 @@
 """A run that does not start from nothing: from the selected weights of another, or from an epoch of it."""
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -47,33 +48,37 @@ def parse_fork(text: str) -> Fork:
     return Fork(open_run(Path(folder)), int(number))
 
 
-def start_from(config: Config, model: nn.Module, data_digest: str, *, allow_code: bool) -> dict[str, Any]:
-    """Put the selected weights of the run `config.init` into a model; returns what to say of them."""
+def start_from(config: Config, model: nn.Module, about: Mapping[str, Any], *, allow_code: bool) -> dict[str, Any]:
+    """Put the selected weights of the run `config.init` into a model; returns what to say of them. `about` is what the
+    new run says of its data."""
     assert config.init is not None
     run = open_run(Path(config.init))
-    if run.about["data_digest"] == data_digest:
-        _check_split(run, config)
+    if run.about["data_digest"] == about["data_digest"]:
+        _check_split(run, config, about)
     other, epoch = run.load_model("selected", allow_code=allow_code)
     weights = weights_of(other)
     load_weights(model, weights, run.folder / SELECTED)
     return {"run": run.folder.name, "epoch": epoch, "weights": digest(weights)}
 
 
-def check_fork(fork: Fork, config: Config, data_digest: str) -> None:
-    """Raise unless a run of this configuration on that data can go on from there."""
+def check_fork(fork: Fork, config: Config, about: Mapping[str, Any]) -> None:
+    """Raise unless a run of this configuration, on the data that `about` tells of, can go on from there."""
     if fork.epoch >= config.epochs:
         raise UserError(f"epoch {fork.epoch} of {config.epochs}: nothing is left to train after the fork.")
-    if fork.run.about["data_digest"] != data_digest:
+    if fork.run.about["data_digest"] != about["data_digest"]:
         raise UserError(f"{fork.run.folder} was trained on other data than this.")
-    _check_split(fork.run, config)
+    _check_split(fork.run, config, about)
 
 
-def _check_split(run: Run, config: Config) -> None:
-    """Raise where a run was trained on images that are held out now."""
-    if run.config.valid_fraction != config.valid_fraction:
+def _check_split(run: Run, config: Config, about: Mapping[str, Any]) -> None:
+    """Raise where a run was trained on images that are held out now. Of the same data and `valid_fraction`, no class
+    holds out fewer images for a larger `valid_min`: where the sums are equal, the images are."""
+    before, now = run.config, config
+    if before.valid_fraction != now.valid_fraction or run.about["valid_images"] != about["valid_images"]:
         raise UserError(
-            f"{run.folder} was trained with valid_fraction = {run.config.valid_fraction:g}, this run has "
-            f"{config.valid_fraction:g}: it would be validated on images that were trained on."
+            f"{run.folder} was trained with valid_fraction = {before.valid_fraction:g} and valid_min = "
+            f"{before.valid_min}, this run has {now.valid_fraction:g} and {now.valid_min}: "
+            "it would be validated on images that were trained on."
         )
 
 

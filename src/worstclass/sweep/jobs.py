@@ -8,7 +8,7 @@ from pathlib import Path
 import torch
 
 from worstclass.attacks import make_attack
-from worstclass.config import Config, differing_keys, make_config
+from worstclass.config import Config, differing_keys, make_config, stored_recipe
 from worstclass.data import open_source
 from worstclass.data.sources import Notify
 from worstclass.devices import as_started, pick_device, pick_engine, pick_search
@@ -76,7 +76,7 @@ def attacks_left(run: Run, names: Sequence[str]) -> list[str]:
     card = load_card(run.folder)
     about = {key: card["about"].get(key) for key in ("checkpoint", "epoch", "part", "seed")}
     epoch = load_header(run.folder / SELECTED).get("epoch")
-    recipe = make_config(card["about"].get("recipe", {}), str(run.folder / CARD))  # keys added since have their default
+    recipe = make_config(stored_recipe(card["about"].get("recipe", {})), str(run.folder / CARD))
     if recipe != run.config or about != {"checkpoint": "selected", "epoch": epoch, "part": "test", "seed": 0}:
         return list(names)
     return [name for name in names if name not in card["columns"]]

@@ -1,0 +1,25 @@
+"""What to know of a run before its numbers are believed: of its data, of its training, and of its base."""
+
+from worstclass.evaluation.data_check import copy_note, count_notes, shift_note, split_note
+from worstclass.runs.notes import training_notes
+from worstclass.runs.run import Run
+
+MANY_COPIES = 0.01  # of the validation images: fewer, as CIFAR may have, move no accuracy by a point
+
+
+def start_notes(run: Run) -> list[str]:
+    """What is known of its data before the first step, as `worstclass data` says it; nothing of an older run."""
+    counts = run.about.get("class_counts", {})
+    if not {"train", "valid"} <= set(counts):
+        return []
+    lines = split_note(counts, run.config.valid_fraction) + count_notes(run.class_names, counts)
+    copies = run.about.get("valid_in_train", 0)
+    if copies > MANY_COPIES * sum(counts["valid"]):
+        lines += copy_note("train", "valid", copies)
+    return lines + shift_note(run.class_names, run.about.get("valid_shift", []))
+
+
+def run_notes(run: Run) -> list[str]:
+    """All of it, as the end of `train` and the report show it."""
+    base = [f"beside its base: {run.about['base']['verdict']}"] if "base" in run.about else []
+    return start_notes(run) + base + list(training_notes(run.log, run.about, run.config.select).values())
