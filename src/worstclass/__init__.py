@@ -23,6 +23,7 @@ __all__ = [
     "AWPRule",
     "AdamW",
     "Attack",
+    "AuditResult",
     "Augment",
     "ClassHedge",
     "ClassStats",
@@ -46,6 +47,7 @@ __all__ = [
     "Run",
     "Trades",
     "__version__",
+    "audit",
     "autoattack",
     "evaluate",
     "evaluate_target",
@@ -67,6 +69,8 @@ __all__ = [
 
 if TYPE_CHECKING:
     from worstclass.attacks import PGD, autoattack, make_attack, trades_attack
+    from worstclass.auditing.audit import audit
+    from worstclass.auditing.result import AuditResult
     from worstclass.config import Config, load_config
     from worstclass.data import Augment, Images, open_source, split_validation
     from worstclass.evaluation.evaluate import evaluate
@@ -99,6 +103,8 @@ else:
         __name__,
         {
             "attacks": "PGD autoattack make_attack trades_attack",
+            "auditing.audit": "audit",
+            "auditing.result": "AuditResult",
             "config": "Config load_config",
             "data": "Augment Images open_source split_validation",
             "evaluation.evaluate": "evaluate",
