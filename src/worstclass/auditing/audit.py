@@ -54,6 +54,7 @@ def audit(
     cache: Path | str | None = None,
     batch_size: int | None = None,
     seed: int = 0,
+    name: str | None = None,
     data_dir: Path | str = Path("data"),
     notify: Notify | None = None,
     on_note: Callable[[str], None] = warnings.warn,
@@ -65,7 +66,7 @@ def audit(
     `mean` and `std`. `attacks`: `autoattack`, `quick` (PGD-20 and APGD-T, an upper bound), or any names, in a list or
     comma-separated. `limit`: so many images, drawn by class. `checks`: look for common mistakes before the first
     attack, and add checks of good practice. `cache`: a folder; stopped, the same call goes on from there.
-    `on_note(line)` hears warnings. The model is left as it was, in its mode and on its device.
+    `name`: of the model, in tables. `on_note(line)` hears warnings. The model is left in its mode and on its device.
     """
     if not isinstance(model, nn.Module):
         raise UserError(f"audit takes a torch.nn.Module, not {type(model).__name__}.")
@@ -81,7 +82,7 @@ def audit(
     known = read.class_names if class_names is None else check_class_names(list(class_names), "class_names")
     check_classes(images, num_classes, known, whose)
     about = {
-        "model": type(model).__name__,
+        "model": type(model).__name__ if name is None else name,
         "architecture": hashlib.sha256(re.sub(r" at 0x[0-9a-f]+", "", repr(model)).encode()).hexdigest()[:16],
         "data": read.name,
         "part": "test",

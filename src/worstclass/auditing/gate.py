@@ -36,10 +36,8 @@ class Gate:
             return None
         where = "on clean images" if self.natural else f"under {attack}"
         more = f" (and {worst['ties'] - 1} more)" if worst["ties"] > 1 else ""
-        return (
-            f"{self.text}: {self.measure} is {_percent(measure)} {where}; "
-            f"the weakest class is {worst['class']}{more}, {_percent(worst)}."
-        )
+        itself = "" if self.measure == "worst" else f"{self.measure} is {_percent(measure)}; "
+        return f"{self.text}: {itself}the weakest class is {worst['class']}{more}, {_percent(worst)}, {where}."
 
 
 def parse_gate(text: str) -> Gate:

@@ -188,7 +188,7 @@ class AuditResult:
     def _weakest(self) -> str:
         worst = self.card["columns"][self.attack]["worst"]
         more = f" (and {worst['ties'] - 1} more)" if worst["ties"] > 1 else ""
-        return f"Weakest class under {attack_title(self.attack)}: {worst['class']}{more}, {percent(worst)}%."
+        return f"Weakest class under {attack_title(self.attack)}: {worst['class']}{more}, {percent(worst)} %."
 
     def _end(self) -> list[str]:
         lines = []

@@ -120,6 +120,9 @@ def _import_file(path: Path, name: str) -> ModuleType:
     sys.modules[own] = module  # dataclasses look their module up
     try:
         spec.loader.exec_module(module)
-    except ModuleNotFoundError as error:
-        raise UserError(f"model '{name}': {path} cannot import '{error.name}'.") from error
+    except BaseException as error:
+        del sys.modules[own]
+        if isinstance(error, ModuleNotFoundError):
+            raise UserError(f"model '{name}': {path} cannot import '{error.name}'.") from error
+        raise
     return module
