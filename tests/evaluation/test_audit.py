@@ -76,7 +76,8 @@ def test_a_linear_model_is_audited_exactly(num_classes: int) -> None:
     assert result.attack == "apgd-t"
     assert result.average.value == pytest.approx(float(holds.double().mean()))
     assert [row["apgd-t"] for row in records(result)] == pytest.approx(by_class)
-    assert (result.worst.name, result.worst.value) == (names[int(np.argmin(by_class))], pytest.approx(min(by_class)))
+    assert result.worst.name == names[int(np.argmin(by_class))]
+    assert result.worst.value == pytest.approx(min(by_class))
     assert result.average.low < result.average.value < result.average.high
     natural, _ = result.under("natural")
     assert natural.value == pytest.approx(float((model(x).argmax(1) == y).double().mean()))
@@ -336,6 +337,14 @@ def test_mean_and_std_attack_in_the_range_of_images(model: SmallCNN, images: Ima
     assert given.card["about"]["mean"] == pytest.approx([0.4])
 
 
+def test_normalisation_leaves_the_precision_of_a_model(model: SmallCNN, images: Images) -> None:
+    model.register_buffer("steps", torch.zeros(1, dtype=torch.float64))
+    with unchanged(model):
+        wc.audit(model, (images.x, images.y), EPS, attacks="natural", mean=0.0, std=1.0)
+    assert model.get_buffer("steps").dtype == torch.float64
+    assert {parameter.dtype for parameter in model.parameters()} == {torch.float32}
+
+
 def test_other_lines_of_the_preflight(model: SmallCNN, images: Images) -> None:
     dark = Images(to_float(images.x) / 255, images.y)
     assert "divided by 255 twice" in lines(model, dark)["range"][0]
@@ -408,9 +417,10 @@ def test_an_audit_goes_on_where_it_stopped(
 def test_a_folder_of_something_else_is_refused(model: SmallCNN, images: Images, tmp_path: Path) -> None:
     pair = (images.x, images.y)
     wc.audit(model, pair, EPS, attacks="natural", checks=False, cache=tmp_path)
+    same: dict[str, Any] = {"eps": EPS, "attacks": "natural", "checks": False, "cache": tmp_path}
     for other in ({"eps": 0.1}, {"seed": 1}, {"limit": 30}):
         with pytest.raises(UserError, match="something else"):
-            wc.audit(model, pair, **{"eps": EPS, "attacks": "natural", "checks": False, "cache": tmp_path, **other})
+            wc.audit(model, pair, **same | other)
     assert OTHERS < 1
 
     class Turned(SmallCNN):

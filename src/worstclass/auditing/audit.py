@@ -16,7 +16,7 @@ from torch import nn
 
 from worstclass.attacks.active_set import predict
 from worstclass.auditing.data import read_data, sample
-from worstclass.auditing.preflight import check_classes, preflight, try_model
+from worstclass.auditing.preflight import check_classes, preflight, standardised, try_model
 from worstclass.auditing.result import AuditResult
 from worstclass.data.images import check_class_names
 from worstclass.devices import pick_device, pick_search
@@ -205,10 +205,7 @@ def with_normalisation(model: nn.Module, mean: Numbers | None, std: Numbers | No
         raise UserError(f"std must be above 0, not {both[1]}.")
     if max(both[1]) > 1 or max(map(abs, both[0])) > 1:
         raise UserError(f"mean {both[0]} and std {both[1]} are of images in 0..255: divide them by 255.")
-    like = next(model.parameters(), torch.zeros(()))
-    wrapped = Normalized(model, *both).to(like.device, like.dtype)
-    wrapped.training = model.training
-    return wrapped
+    return standardised(model, *both, next(model.parameters(), torch.zeros(())))
 
 
 def _limited(limit: int | None) -> dict[str, int]:

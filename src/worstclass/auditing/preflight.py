@@ -36,6 +36,14 @@ class Line:
     error: bool = False
 
 
+def standardised(model: nn.Module, mean: Sequence[float], std: Sequence[float], like: Tensor) -> Normalized:
+    """The model behind a standardisation, on the device and in the precision of `like`; its own tensors stay."""
+    wrapped = Normalized(model, mean, std)
+    wrapped.mean, wrapped.std = wrapped.mean.to(like), wrapped.std.to(like)
+    wrapped.training = model.training
+    return wrapped
+
+
 def try_model(model: Classifier, images: Images, name: str) -> int:
     """How many classes a model has, by its answer to two images; what is wrong with the answer is one line."""
     x, _ = as_input(model, images.select(torch.arange(min(2, len(images)), device=images.y.device)))
@@ -124,7 +132,7 @@ def _normalisation(model: Classifier, x: Tensor, y: Tensor, logits: Tensor) -> l
     """Whether the model does better without the normalisation it was given, or with one that it lacks."""
     right = logits.argmax(1) == y
     std, mean = torch.std_mean(x.double(), (0, 2, 3))
-    added = Normalized(model, mean.tolist(), std.clamp_min(1e-6).tolist()).to(x.device, x.dtype).eval()
+    added = standardised(model, mean.tolist(), std.clamp_min(1e-6).tolist(), x)
     others: list[tuple[str, nn.Module, str]] = [
         ("normalisation", added, "on normalised images: does the model expect them? Give mean and std.")
     ]
