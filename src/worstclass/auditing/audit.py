@@ -205,7 +205,7 @@ def with_normalisation(model: nn.Module, mean: Numbers | None, std: Numbers | No
         raise UserError(f"std must be above 0, not {both[1]}.")
     if max(both[1]) > 1 or max(map(abs, both[0])) > 1:
         raise UserError(f"mean {both[0]} and std {both[1]} are of images in 0..255: divide them by 255.")
-    return standardised(model, *both, next(model.parameters(), torch.zeros(())))
+    return standardised(model, both[0], both[1], next(model.parameters(), torch.zeros(())))
 
 
 def _limited(limit: int | None) -> dict[str, int]:
