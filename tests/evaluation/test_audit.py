@@ -465,6 +465,13 @@ def test_a_result_prints_and_shows_itself(result: AuditResult) -> None:
         result.under("pgd-6")
 
 
+def test_the_strongest_of_attacks_without_a_rank_leaves_the_least(images: Images, model: SmallCNN) -> None:
+    """In whichever order they were asked for: a gate speaks of it."""
+    for attacks in (["pgd-5", "pgd-1"], ["pgd-1", "pgd-5"]):
+        found = wc.audit(model, (images.x, images.y), EPS, attacks=attacks, checks=False)
+        assert found.average.value == min(found.under(name)[0].value for name in found.card["columns"])
+
+
 def test_per_class_is_a_frame_where_pandas_is_there(result: AuditResult, monkeypatch: pytest.MonkeyPatch) -> None:
     find = importlib.util.find_spec
     monkeypatch.setattr(
