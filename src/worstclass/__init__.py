@@ -23,6 +23,7 @@ __all__ = [
     "AWPRule",
     "AdamW",
     "Attack",
+    "AuditResult",
     "Augment",
     "ClassGuard",
     "ClassHedge",
@@ -47,6 +48,7 @@ __all__ = [
     "Run",
     "Trades",
     "__version__",
+    "audit",
     "autoattack",
     "evaluate",
     "evaluate_target",
@@ -68,6 +70,8 @@ __all__ = [
 
 if TYPE_CHECKING:
     from worstclass.attacks import PGD, autoattack, make_attack, trades_attack
+    from worstclass.auditing.audit import audit
+    from worstclass.auditing.result import AuditResult
     from worstclass.config import Config, load_config
     from worstclass.data import Augment, Images, open_source, split_validation
     from worstclass.evaluation.evaluate import evaluate
@@ -100,6 +104,8 @@ else:
         __name__,
         {
             "attacks": "PGD autoattack make_attack trades_attack",
+            "auditing.audit": "audit",
+            "auditing.result": "AuditResult",
             "config": "Config load_config",
             "data": "Augment Images open_source split_validation",
             "evaluation.evaluate": "evaluate",

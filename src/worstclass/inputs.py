@@ -73,7 +73,10 @@ def _check_values(x: Tensor) -> None:
     if low >= 0 and 16 < high <= 255:
         hint = "divide by 255, or pass uint8"
     else:
-        hint = "put any normalisation inside the model (worstclass.models.Normalized), not before it"
+        hint = (
+            "put any normalisation inside the model (worstclass.models.Normalized, or mean= and std= of audit), "
+            "not before it"
+        )
     raise UserError(f"images must lie in [0, 1], these lie in {low:.4g}..{high:.4g}: {hint}.")
 
 

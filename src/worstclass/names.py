@@ -24,7 +24,7 @@ RECIPE = "recipe.toml"
 DATA_NAMES = ("fashion-mini", "cifar10", "cifar100", "npz:PATH", "folder:PATH")
 
 MODEL_NAMES = ("small-cnn", "resnet18", "preact-resnet18", "wrn34-10")
-"""Any other `wrnD-W` with D = 6n + 4 works too, and `module.path:factory`."""
+"""Any other `wrnD-W` with D = 6n + 4 works too, `module.path:factory` and `path/to/file.py:factory`."""
 
 ATTACK_NAMES = (
     "fgsm",
@@ -42,6 +42,9 @@ ATTACK_NAMES = (
     "autoattack-plus",
     "autoattack-rand",
 )
+
+QUICK = (NATURAL, "pgd-20", "apgd-t")
+"""What `quick` stands for where attacks are listed. Whatever `apgd-t` breaks, AutoAttack breaks too."""
 
 
 def check_data_name(name: str) -> str:
@@ -64,16 +67,18 @@ def check_data_name(name: str) -> str:
 
 def check_model_name(name: str) -> str:
     """The name, if a model of that name can be built; the user's own is not imported yet."""
-    module, _, factory = name.partition(":")
-    if module.endswith(".py") and os.path.isfile(module):
-        dotted = module.removesuffix(".py").replace("/", ".")
-        raise UserError(f"model '{name}': write the module, not its file: {dotted}:{factory}.")
     wide = re.fullmatch(r"wrn(\d{1,3})-(\d{1,2})", name)
     if wide and (int(wide[1]) < 10 or (int(wide[1]) - 4) % 6 or int(wide[2]) < 1):
         raise UserError(f"model '{name}': a WideResNet's depth is 6n + 4 (10, 16, ..., 34), its width at least 1.")
-    if not (wide or name in MODEL_NAMES or re.fullmatch(r"\w+(\.\w+)*:\w+", name)):
-        raise unknown("model", name, [*MODEL_NAMES, "wrnD-W", "module.path:factory"])
+    if not (wide or name in MODEL_NAMES or re.fullmatch(r"\w+(\.\w+)*:\w+", name) or factory_file(name)):
+        raise unknown("model", name, [*MODEL_NAMES, "wrnD-W", "module.path:factory", "path/to/file.py:factory"])
     return name
+
+
+def factory_file(name: str) -> Path | None:
+    """The file of `path/to/file.py:factory`, and None for any other name; whether it exists is not asked yet."""
+    found = re.fullmatch(r"((?:[A-Za-z]:)?[^:\x00-\x1f]+\.py):\w+", name)  # a drive may come first
+    return Path(found[1]) if found else None
 
 
 def runs_user_code(name: str) -> bool:
@@ -93,17 +98,18 @@ def attack_steps(name: str) -> tuple[str, int | None]:
     if name == "pgd":
         raise UserError("attack 'pgd' needs its number of steps: pgd-20, pgd-100, pgd-N.")
     if name not in ATTACK_NAMES or name.endswith("-N"):
-        raise unknown("attack", name, ["pgd-20", "pgd-100", NATURAL, *ATTACK_NAMES])
+        raise unknown("attack", name, ["pgd-20", "pgd-100", NATURAL, "quick", *ATTACK_NAMES])
     return name, None
 
 
 def parse_attacks(text: str) -> list[str]:
-    """The attacks in a comma-separated list, `natural` included; a name that is none is an error."""
-    names = [name.strip() for name in text.split(",") if name.strip()]
-    for name in names:
-        if name != NATURAL:
+    """The attacks in a comma-separated list, each once, `natural` included; `quick` stands for several."""
+    names: dict[str, None] = {}
+    for name in filter(None, (part.strip() for part in text.split(","))):
+        if name not in (NATURAL, "quick"):
             attack_steps(name)
-    return names
+        names |= dict.fromkeys(QUICK if name == "quick" else (name,))
+    return list(names)
 
 
 def check_device_name(name: str) -> str:

@@ -250,7 +250,8 @@ def test_an_error_inside_a_factory_is_its_own(tmp_path: Path, monkeypatch: pytes
     (tmp_path / "factories_of_a_user.py").write_text(
         "from torch import nn\n"
         "def broken(num_classes, in_channels): return nn.Linear(num_classes + 'x', 1)\n"
-        "def short(num_classes): return nn.Linear(1, 1)\n"
+        "def short(num_classes): return nn.Linear(num_classes, 1)\n"
+        "def bare(): return nn.Linear(2, 1)\n"
         "def more(num_classes, in_channels, depth): return nn.Linear(1, 1)\n"
         "def positional(num_classes, in_channels, /): return nn.Linear(1, 1)\n"
         "def nothing(num_classes, in_channels): pass\n"
@@ -266,9 +267,11 @@ def test_an_error_inside_a_factory_is_its_own(tmp_path: Path, monkeypatch: pytes
 
     with pytest.raises(TypeError, match="unsupported operand"):
         make("broken")
-    for name, message in (("short", "in_channels"), ("more", "depth"), ("positional", "positional")):
-        with pytest.raises(UserError, match=f"must take num_classes and in_channels: .*{message}"):
+    for name, message in (("more", "depth"), ("positional", "positional")):
+        with pytest.raises(UserError, match=f"num_classes and in_channels, one of them, or nothing: .*{message}"):
             make(name)
+    assert make("short").weight.shape == (1, 3)
+    assert make("bare").weight.shape == (1, 2)
     with pytest.raises(UserError, match=r"must return a torch\.nn\.Module, not NoneType"):
         make("nothing")
     for name in ("any_of_them", "Net"):

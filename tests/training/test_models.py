@@ -14,7 +14,7 @@ from worstclass.errors import UserError
 from worstclass.models import MODELS, Normalized, ResNet18, SmallCNN, WideResNet, make_model
 from worstclass.models.layers import AverageTo, ImageConv2d
 from worstclass.models.resnet import Block, PreActBlock
-from worstclass.names import MODEL_NAMES, check_model_name, runs_user_code
+from worstclass.names import MODEL_NAMES, check_model_name, factory_file, runs_user_code
 
 pytestmark = pytest.mark.fast
 
@@ -219,6 +219,8 @@ def own_models(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "own_nets" / "deep.py").write_text(FACTORY)
     (tmp_path / "own_flat.py").write_text(FACTORY)
     (tmp_path / "own_broken.py").write_text("import no_such_library\n")
+    (tmp_path / "torch.py").write_text(FACTORY.replace("torch", "own_torch"))  # a name that others need
+    (tmp_path / "own_torch.py").write_text("from torch import nn\n")
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, "path", [entry for entry in sys.path if entry])
     for name in ("own_nets", "own_nets.deep", "own_flat", "own_broken"):
@@ -227,7 +229,9 @@ def own_models(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.usefixtures("own_models")
-@pytest.mark.parametrize("name", ["own_flat:build", "own_nets.deep:build"])
+@pytest.mark.parametrize(
+    "name", ["own_flat:build", "own_nets.deep:build", "own_flat.py:build", "own_nets/deep.py:build", "./torch.py:build"]
+)
 def test_own_factory_from_the_current_folder(name: str) -> None:
     before = torch.get_rng_state()
     model = make_model(name, num_classes=5, in_channels=2, seed=1)
@@ -245,6 +249,9 @@ def test_own_factory_from_the_current_folder(name: str) -> None:
         ("own_nets.nothing:build", "cannot import 'own_nets.nothing'"),
         ("own_broken:build", "cannot import 'no_such_library'"),
         ("own_flat:bild", "unknown factory in module own_flat 'bild'. Did you mean 'build'?"),
+        ("own_flat.py:bild", "unknown factory in file own_flat.py 'bild'. Did you mean 'build'?"),
+        ("own_gone.py:build", "model 'own_gone.py:build': there is no file own_gone.py"),
+        ("own_broken.py:build", "own_broken.py cannot import 'no_such_library'"),
         ("own_flat:not_callable", "unknown factory in module own_flat 'not_callable'. Allowed: build."),
     ],
 )
@@ -260,6 +267,9 @@ def test_every_name_has_a_constructor() -> None:
 
 def test_which_names_run_user_code() -> None:
     assert runs_user_code("own.nets:build")
+    assert runs_user_code("own/nets.py:build")
+    assert factory_file("C:\\nets\\own.py:build") == Path("C:\\nets\\own.py")
+    assert factory_file("own.nets:build") is None
     assert not any(runs_user_code(name) for name in (*MODELS, "wrn10-1"))
 
 

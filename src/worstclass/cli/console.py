@@ -1,5 +1,6 @@
 """What a person at the terminal reads: lines and tables."""
 
+import sys
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -26,6 +27,11 @@ def say(text: RenderableType, where: Console | None = None) -> None:
     (where or console).print(
         visible(text) if isinstance(text, str) else text, highlight=False, soft_wrap=True, markup=False
     )
+
+
+def fail_line(text: str) -> None:
+    """One line on standard error."""
+    print(f"failed: {visible(text)}", file=sys.stderr)
 
 
 def rule(title: str) -> None:

@@ -7,7 +7,17 @@ from typing import TYPE_CHECKING, Annotated, Any, get_args
 import typer
 
 from worstclass.cli.console import print_card, print_findings, say
-from worstclass.cli.options import AllowCode, DataDir, Device, Search, check_given_run, complete_runs, radius
+from worstclass.cli.options import (
+    AllowCode,
+    DataDir,
+    Device,
+    Search,
+    check_given_run,
+    check_weights,
+    complete_runs,
+    radius,
+    refuse,
+)
 from worstclass.errors import UserError, choose
 from worstclass.names import (
     ATTACK_NAMES,
@@ -23,7 +33,6 @@ from worstclass.names import (
 if TYPE_CHECKING:
     from worstclass.evaluation.targets import Target
 
-PICKLED = (".pt", ".pth", ".ckpt", ".pkl", ".bin")
 DEFAULT_ATTACKS = "natural,pgd-20,pgd-100,cw"
 
 
@@ -31,11 +40,12 @@ def evaluate(
     target: Annotated[
         str,
         typer.Argument(
-            help="a run folder, or module.path:factory of a model of your own", autocompletion=complete_runs
+            help="a run folder, or module.path:factory or path/to/file.py:factory of a model of your own",
+            autocompletion=complete_runs,
         ),
     ],
     attacks: Annotated[
-        str, typer.Option(help="comma-separated: " + ", ".join([NATURAL, *ATTACK_NAMES]))
+        str, typer.Option(help="comma-separated: " + ", ".join([NATURAL, "quick", *ATTACK_NAMES]))
     ] = DEFAULT_ATTACKS,
     base: Annotated[
         Path | None, typer.Option(help="folder of an evaluated vanilla run, for rho", autocompletion=complete_runs)
@@ -75,13 +85,13 @@ def evaluate(
     if transfer is not None and not checks:
         raise UserError("--transfer is one of the checks: give --checks too.")
     if runs_user_code(target) and not Path(target).exists():
-        _refuse(target, "is for a run; {} is a model of your own", {"--checkpoint": checkpoint, "--part": part})
+        refuse(target, "is for a run; {} is a model of your own", {"--checkpoint": checkpoint, "--part": part})
         load = _own_model(target, weights, data, eps, norm, out, data_dir)
     elif not Path(target).is_dir() and (weights or data or eps or norm):
         raise UserError(f"'{target}' is neither a run folder nor module.path:factory, a model of your own.")
     else:
         own = {"--weights": weights, "--data": data, "--eps": eps, "--norm": norm}
-        _refuse(target, "is for a model of your own; the run {} carries its own", own)
+        refuse(target, "is for a model of your own; the run {} carries its own", own)
         load = _run(Path(target), checkpoint, part, data_dir, allow_code)
     folder = out or Path(target)
     if base is not None and not base.is_dir():
@@ -131,12 +141,6 @@ def weights_line(about: Mapping[str, Any]) -> str:
     return f"the {about['checkpoint']} epoch, {about['epoch']}{kind}{between if mix else ' of its base'}"
 
 
-def _refuse(target: str, why: str, options: Mapping[str, object]) -> None:
-    for option, value in options.items():
-        if value is not None:
-            raise UserError(f"{option} {why.format(target)}.")
-
-
 def _own_model(
     target: str,
     weights: Path | None,
@@ -156,13 +160,7 @@ def _own_model(
     check_data_name(data)
     ball: Norm = choose("norm", norm or "linf", get_args(Norm))
     size = radius(eps, ball)
-    if not weights.is_file():
-        raise UserError(f"there are no weights at {weights}.")
-    if weights.suffix in PICKLED:
-        raise UserError(
-            f"{weights} is a pickle by its name, and none is ever loaded: save the state_dict as safetensors, "
-            "with safetensors.torch.save_file(model.state_dict(), PATH)."
-        )
+    check_weights(weights)
 
     def load() -> "Target":
         from worstclass.evaluation.targets import model_target

@@ -1,4 +1,4 @@
-"""The command: data, train, sweep, evaluate, report, leaderboard, reproduce, certify, bench, recipes, demo."""
+"""The command: data, train, sweep, evaluate, audit, report, leaderboard, reproduce, certify, bench, recipes, demo."""
 
 import sys
 from pathlib import Path
@@ -6,6 +6,7 @@ from typing import Annotated, get_args
 
 import typer
 
+from worstclass.cli.audit import audit
 from worstclass.cli.bench import bench
 from worstclass.cli.console import print_table, rule, say
 from worstclass.cli.data import data_command
@@ -186,6 +187,7 @@ def train(
 app.command("data")(data_command)
 app.command()(sweep)
 app.command()(evaluate)
+app.command()(audit)
 
 
 def reproduce_help() -> str:

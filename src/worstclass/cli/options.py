@@ -1,6 +1,6 @@
 """Options that several commands share, and how a shell completes them. Nothing here imports torch."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Annotated
 
@@ -10,6 +10,8 @@ from worstclass.config import parse_number, recipe_names
 from worstclass.errors import UserError
 from worstclass.names import RECIPE, Norm, check_device_name, check_run_folder
 from worstclass.radius import check_radius
+
+PICKLED = (".pt", ".pth", ".ckpt", ".pkl", ".bin")
 
 
 def complete_recipes(incomplete: str) -> list[str]:
@@ -56,3 +58,22 @@ def radius(text: str, norm: Norm = "linf") -> float:
     if not 0 < value < float("inf"):
         raise UserError(f"--eps must be a positive number, not {text}.")
     return check_radius(value, norm)
+
+
+def check_weights(path: Path) -> Path:
+    """`--weights`, if there is such a file and it is no pickle by its name."""
+    if not path.is_file():
+        raise UserError(f"there are no weights at {path}.")
+    if path.suffix in PICKLED:
+        raise UserError(
+            f"{path} is a pickle by its name, and none is ever loaded: save the state_dict as safetensors, "
+            "with safetensors.torch.save_file(model.state_dict(), PATH)."
+        )
+    return path
+
+
+def refuse(target: str, why: str, options: Mapping[str, object]) -> None:
+    """Raise if one of the options was given that do not go with this target."""
+    for option, value in options.items():
+        if value is not None:
+            raise UserError(f"{option} {why.format(target)}.")

@@ -1,6 +1,7 @@
 """Training and evaluation as the commands run them: watched, and with a word on how to go on when they are stopped."""
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,7 @@ from worstclass.cli.progress import clock, watch
 from worstclass.config import Config
 from worstclass.distributed import ALONE, Team
 from worstclass.errors import UserError, exit_code
+from worstclass.evaluation.evaluate import Event
 from worstclass.evaluation.run_notes import run_notes, start_notes
 from worstclass.evaluation.targets import PART, PROGRESS, Target, evaluate_target
 from worstclass.names import RECIPE
@@ -150,14 +152,24 @@ def epoch_line(line: dict[str, Any], config: Config, names: Sequence[str]) -> st
 
 def evaluate_with_progress(target: Target, names: list[str], folder: Path, **options: Any) -> dict[str, Any]:
     """Evaluate with a bar, or lines, for each attack; Ctrl-C and SIGTERM say how to go on."""
+    with watched_attacks(folder) as notify:
+        return evaluate_target(
+            target, names, folder, notify=notify, on_note=lambda line: say(f"Note: {line}"), **options
+        )
+
+
+@contextmanager
+def watched_attacks(folder: Path | None) -> Iterator[Callable[[Event], None]]:
+    """A bar, or lines, for each attack in the body; Ctrl-C and SIGTERM say how to go on, if `folder` keeps progress."""
     try:
         with watch() as progress:
-            return evaluate_target(
-                target, names, folder, notify=progress.attack, on_note=lambda line: say(f"Note: {line}"), **options
-            )
+            yield progress.attack
     except KeyboardInterrupt as stop:
-        kept = f" The same command goes on from {folder / PROGRESS}." if (folder / PROGRESS).is_file() else ""
-        kept = " The same command goes on where it was." if list(folder.glob(PART.format("*", "*"))) else kept
+        kept = ""
+        if folder is not None and (folder / PROGRESS).is_file():
+            kept = f" The same command goes on from {folder / PROGRESS}."
+        elif folder is not None and list(folder.glob(PART.format("*", "*"))):
+            kept = " The same command goes on where it was."
         say(f"\nStopped.{kept}")
         raise typer.Exit(exit_code(stop)) from None
 

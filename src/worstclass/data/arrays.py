@@ -52,8 +52,13 @@ def _read_layout(archive: Npz, path: Path) -> str | None:
         return str(archive.read("layout").reshape(-1).astype(str).tolist()[0])
 
 
-def channels_first(x: "np.ndarray[Any, Any]", layout: str | None, where: str) -> "np.ndarray[Any, Any]":
-    """Images as (N, C, H, W)."""
+def channels_first(
+    x: "np.ndarray[Any, Any]",
+    layout: str | None,
+    where: str,
+    remedy: str = "add layout='NHWC' or layout='NCHW' to the file",
+) -> "np.ndarray[Any, Any]":
+    """Images as (N, C, H, W); where the shape has two readings, the error ends in the `remedy`."""
     if x.ndim == 3:
         return x[:, None]
     if x.ndim != 4:
@@ -64,10 +69,7 @@ def channels_first(x: "np.ndarray[Any, Any]", layout: str | None, where: str) ->
     if not possible:
         raise UserError(f"{where} has shape {x.shape}; no axis has the size of channels, 1, 3 or 4.")
     if len(possible) > 1:
-        raise UserError(
-            f"{where} has shape {x.shape}, which may be (N, H, W, C) or (N, C, H, W): "
-            "add layout='NHWC' or layout='NCHW' to the file."
-        )
+        raise UserError(f"{where} has shape {x.shape}, which may be (N, H, W, C) or (N, C, H, W): {remedy}.")
     return x.transpose(0, 3, 1, 2) if possible == ["NHWC"] else x
 
 

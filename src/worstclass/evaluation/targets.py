@@ -35,7 +35,7 @@ from worstclass.names import RECIPE
 from worstclass.radius import show_radius
 from worstclass.records import check_record
 from worstclass.runs.run import Run, check_classifier, fingerprint
-from worstclass.training.checkpoint import digest, load_tensors, load_weights
+from worstclass.training.checkpoint import digest, load_tensors, load_weights, weights_of
 from worstclass.types import BallAttack, Norm
 from worstclass.versions import versions
 
@@ -98,15 +98,21 @@ def run_target(
 
 
 def model_target(
-    factory: str, *, weights: Path, data: str, eps: float, norm: Norm = "linf", data_dir: Path = Path("data")
+    factory: str, *, weights: Path | None, data: str, eps: float, norm: Norm = "linf", data_dir: Path = Path("data")
 ) -> Target:
-    """`module.path:factory` with safetensors weights, on the test part of a data set. Runs the user's code."""
+    """`module.path:factory` or `path/to/file.py:factory` with safetensors weights, on the test part of a data set.
+
+    Without weights it is the model as its factory returns it. Runs the user's code.
+    """
     source = open_source(data, data_dir=data_dir)
     images = source.read("test")
     model = make_model(factory, num_classes=source.num_classes, in_channels=images.x.shape[1])
     check_classifier(model, images, source.num_classes, factory)
-    tensors, _ = load_tensors(weights, ours=False)
-    load_weights(model, tensors, weights)
+    if weights is None:
+        tensors = weights_of(model)
+    else:
+        tensors, _ = load_tensors(weights, ours=False)
+        load_weights(model, tensors, weights)
     about = {"model": factory, "data": data, "part": "test", "images": fingerprint(images), "weights": digest(tensors)}
     return Target(model.eval(), images, source.class_names, eps, norm, about)
 
@@ -280,6 +286,14 @@ def _earlier(out: Path, about: Mapping[str, Any], home: Path | None) -> Outcomes
 
 def _without_recipe(about: Mapping[str, Any]) -> dict[str, Any]:
     return {key: value for key, value in about.items() if key != "recipe"}
+
+
+def save_evaluation(out: Path, card: Mapping[str, Any], outcomes: Outcomes) -> None:
+    """Write a card and its outcomes into a folder; one that holds anything else is refused."""
+    _earlier(out, card["about"], None)
+    out.mkdir(parents=True, exist_ok=True)
+    outcomes.save(out / OUTCOMES)
+    write_json(out / CARD, card)
 
 
 def load_card(folder: Path) -> dict[str, Any]:

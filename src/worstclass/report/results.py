@@ -15,7 +15,7 @@ from worstclass.names import RECIPE
 from worstclass.report.titles import compared_settings, distinguish
 from worstclass.runs.run import Run, open_run
 
-STRONGEST = ("autoattack", "pgd-100", "pgd-20")
+STRONGEST = ("autoattack-plus", "autoattack", "autoattack-rand", "apgd-t", "pgd-100", "pgd-20")
 
 
 @dataclass(frozen=True)
@@ -182,9 +182,14 @@ def shared_attacks(results: Sequence[Result]) -> list[str]:
 
 
 def strongest_attack(results: Sequence[Result]) -> str:
-    """The strongest attack that every run was evaluated under; reports open with it."""
-    shared = shared_attacks(results)
-    return next((name for name in STRONGEST if name in shared), shared[-1])  # natural is always there
+    """The strongest attack that every run was evaluated under; reports open with it. Of attacks that are not ranked it
+    is the one that leaves the lowest average."""
+    shared = shared_attacks(results)[::-1]  # natural is always there, and first
+
+    def left(name: str) -> float:
+        return sum(float(result.columns[name]["average"]["value"]) for result in results)
+
+    return next((name for name in STRONGEST if name in shared), min(shared, key=left))
 
 
 def attack_title(name: str) -> str:

@@ -99,9 +99,10 @@ def build_model(config: Config, num_classes: int, in_channels: int, train: Image
 def check_classifier(model: nn.Module, images: Images, num_classes: int, name: str) -> None:
     """Try two images: a model that does not take them, or does not return K logits each, is an error in one line."""
     mode = model.training
+    like = next(model.parameters(), torch.zeros(()))  # a user's model may be on a GPU, or in double precision
     try:
         with torch.no_grad():
-            logits = model.eval()(to_float(images.x[:2]))
+            logits = model.eval()(to_float(images.x[:2].to(like.device), like.dtype))
     except Exception as error:  # whatever a user's model may raise
         shape = tuple(images.x.shape[1:])
         raise UserError(f"model '{name}' cannot take images of {shape}: {str(error).splitlines()[0]}.") from error

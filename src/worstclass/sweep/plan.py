@@ -25,6 +25,7 @@ from worstclass.config import (
 )
 from worstclass.errors import UserError, shown, unknown
 from worstclass.files import read_text
+from worstclass.names import parse_attacks
 from worstclass.owners import describe_owners, is_used
 from worstclass.radius import show_radius
 
@@ -75,7 +76,7 @@ class Sweep(BaseModel):
 
     @property
     def attack_names(self) -> tuple[str, ...]:
-        return tuple(name.strip() for name in self.attacks.split(",") if name.strip())
+        return tuple(parse_attacks(self.attacks))
 
 
 @dataclass(frozen=True)

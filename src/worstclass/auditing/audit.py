@@ -1,0 +1,261 @@
+"""`audit`: a model in memory and test images in, accuracy of each class under attack out."""
+
+import hashlib
+import re
+import warnings
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any, get_args
+
+import numpy as np
+import torch
+from torch import nn
+
+from worstclass.attacks.active_set import predict
+from worstclass.auditing.data import read_data, sample
+from worstclass.auditing.preflight import check_classes, preflight, standardised, try_model
+from worstclass.auditing.result import AuditResult
+from worstclass.data.images import check_class_names
+from worstclass.devices import pick_device, pick_search
+from worstclass.errors import UserError, choose, shown
+from worstclass.evaluation.checks import CHECKED_IMAGES, check_strength
+from worstclass.evaluation.evaluate import Notify, as_input, batch_that_fits, evaluation_mode
+from worstclass.evaluation.outcomes import NATURAL
+from worstclass.evaluation.targets import CARD, Target, evaluate_target, load_card, load_outcomes
+from worstclass.execution import Precision
+from worstclass.models import Normalized
+from worstclass.names import parse_attacks
+from worstclass.radius import check_radius
+from worstclass.runs.run import fingerprint
+from worstclass.training.checkpoint import digest, weights_of
+from worstclass.types import Norm
+
+Numbers = float | Sequence[float]
+OTHERS = 0.01  # of the predictions; more than that is another model
+TRAINING = "the model is in training mode: it is audited in evaluation mode, and put back afterwards."
+
+
+def audit(
+    model: nn.Module,
+    data: Any,
+    eps: float = 8 / 255,
+    *,
+    norm: Norm = "linf",
+    attacks: str | Sequence[str] = "autoattack",
+    limit: int | None = None,
+    class_names: Sequence[str] | None = None,
+    mean: Numbers | None = None,
+    std: Numbers | None = None,
+    device: torch.device | str = "auto",
+    checks: bool = True,
+    cache: Path | str | None = None,
+    batch_size: int | None = None,
+    seed: int = 0,
+    name: str | None = None,
+    data_dir: Path | str = Path("data"),
+    notify: Notify | None = None,
+    on_note: Callable[[str], None] = warnings.warn,
+) -> AuditResult:
+    """Attack a model in the ball of radius `eps` around each test image, and measure every class.
+
+    `data`: a DataLoader, a Dataset, a pair (images, labels) of tensors or arrays, or the name of a data set, of which
+    the test part is taken. Images are uint8, or floats in [0, 1]; for a model that expects normalised ones give their
+    `mean` and `std`. `attacks`: `autoattack`, `quick` (PGD-20 and APGD-T, an upper bound), or any names, in a list or
+    comma-separated. `limit`: so many images, drawn by class. `checks`: look for common mistakes before the first
+    attack, and add checks of good practice. `cache`: a folder; stopped, the same call goes on from there.
+    `name`: of the model, in tables. `on_note(line)` hears warnings. The model is left in its mode and on its device.
+    """
+    if not isinstance(model, nn.Module):
+        raise UserError(f"audit takes a torch.nn.Module, not {type(model).__name__}.")
+    choose("norm", norm, get_args(Norm))
+    if not check_radius(eps, norm) > 0:
+        raise UserError("eps must be above 0: attacks='natural' measures clean images alone.")
+    names = attack_names(attacks)
+    read = read_data(data, limit=limit, seed=seed, data_dir=Path(data_dir))
+    images = read.images.to("cpu")
+    with evaluation_mode(model):
+        num_classes = try_model(with_normalisation(model, mean, std, images.x.shape[1]), images, "the model")
+    whose = f"{read.name} has" if class_names is None else "class_names has"
+    known = read.class_names if class_names is None else check_class_names(list(class_names), "class_names")
+    check_classes(images, num_classes, known, whose)
+    about = {
+        "model": type(model).__name__ if name is None else name,
+        "architecture": hashlib.sha256(re.sub(r" at 0x[0-9a-f]+", "", repr(model)).encode()).hexdigest()[:16],
+        "data": read.name,
+        "part": "test",
+        "images": fingerprint(images),
+        "weights": digest(weights_of(model)),
+    }
+    target = Target(
+        model, images, known or tuple(map(str, range(num_classes))), float(eps), norm, about | _limited(limit)
+    )
+    return audit_target(
+        normalised(target, mean, std),
+        names,
+        device=device,
+        checks=checks,
+        cache=cache,
+        batch_size=batch_size,
+        seed=seed,
+        notify=notify,
+        on_note=on_note,
+    )
+
+
+def audit_target(
+    target: Target,
+    attacks: str | Sequence[str] = "autoattack",
+    *,
+    device: torch.device | str = "auto",
+    checks: bool = True,
+    cache: Path | str | None = None,
+    batch_size: int | None = None,
+    seed: int = 0,
+    precision: Precision | None = None,
+    notify: Notify | None = None,
+    on_note: Callable[[str], None] = warnings.warn,
+) -> AuditResult:
+    """The same for a target: a run of ours, or a model that a factory built."""
+    names, model, notes = attack_names(attacks), target.model, []
+
+    def note(line: str) -> None:
+        notes.append(line)
+        on_note(line)
+
+    if any(module.training for module in model.modules()):
+        note(TRAINING)
+    with evaluation_mode(model), _on_device(model, str(device)) as chosen:
+        batch_size = batch_that_fits(model, target.images) if batch_size is None else batch_size
+        if checks:
+            for line in preflight(
+                model,
+                target.images,
+                num_classes=len(target.class_names),
+                eps=target.eps,
+                norm=target.norm,
+                attacks=names,
+                batch_size=batch_size,
+            ):
+                if line.error:
+                    raise UserError(f"{line.text} (Without checks the audit goes on all the same.)")
+                note(line.text)
+        with _folder(cache) as out:
+            left = _attacks_left(target, names, out, seed=seed, checks=checks, batch_size=batch_size)
+            if left is not None:
+                evaluate_target(
+                    target,
+                    left,
+                    out,
+                    device=chosen,
+                    seed=seed,
+                    batch_size=batch_size,
+                    precision=precision or pick_search(None, chosen, ours=False),
+                    checks=checks,
+                    notify=notify,
+                )
+            return AuditResult(load_card(out), load_outcomes(out), tuple(notes))
+
+
+def attack_names(attacks: str | Sequence[str]) -> list[str]:
+    """Attacks as a list of names, from one name, several, or a comma-separated list; `quick` stands for several."""
+    given = [attacks] if isinstance(attacks, str) else list(attacks)
+    for name in given:
+        if not isinstance(name, str):
+            raise UserError(f"attacks are names such as 'pgd-20', not {shown(name)}.")
+    return parse_attacks(",".join(given)) or [NATURAL]
+
+
+def sampled(target: Target, limit: int | None, seed: int) -> Target:
+    """A target on a sample of its images, drawn by class; itself without a limit."""
+    images = sample(target.images, limit, seed)
+    if images is target.images:
+        return target
+    return replace(target, images=images, about={**target.about, "images": fingerprint(images)} | _limited(limit))
+
+
+def normalised(target: Target, mean: Numbers | None, std: Numbers | None) -> Target:
+    """A target whose model is given normalised images; attacks stay in [0, 1]. Itself without mean and std."""
+    wrapped = with_normalisation(target.model, mean, std, target.images.x.shape[1])
+    if not isinstance(wrapped, Normalized) or wrapped is target.model:
+        return target
+    applied = {"mean": wrapped.mean.flatten().tolist(), "std": wrapped.std.flatten().tolist()}
+    return replace(target, model=wrapped, about={**target.about, **applied})
+
+
+def with_normalisation(model: nn.Module, mean: Numbers | None, std: Numbers | None, channels: int) -> nn.Module:
+    """The model behind (x - mean) / std, channel by channel; itself without the two."""
+    if mean is None and std is None:
+        return model
+    if mean is None or std is None:
+        raise UserError(f"mean and std go together: {'mean' if mean is None else 'std'} is missing.")
+    both = []
+    for name, values in (("mean", mean), ("std", std)):
+        try:
+            given = torch.as_tensor(values, dtype=torch.float64).flatten().tolist()
+        except (TypeError, ValueError, RuntimeError):
+            raise UserError(f"{name} must be a number for each channel, not {shown(values)}.") from None
+        given = given * channels if len(given) == 1 else given
+        if len(given) != channels:
+            raise UserError(f"{name} has {len(given)} numbers, images have {channels} channels.")
+        both.append(given)
+    if not all(value > 0 for value in both[1]):
+        raise UserError(f"std must be above 0, not {both[1]}.")
+    if max(both[1]) > 1 or max(map(abs, both[0])) > 1:
+        raise UserError(f"mean {both[0]} and std {both[1]} are of images in 0..255: divide them by 255.")
+    return standardised(model, both[0], both[1], next(model.parameters(), torch.zeros(())))
+
+
+def _limited(limit: int | None) -> dict[str, int]:
+    return {} if limit is None else {"limit": limit}
+
+
+@contextmanager
+def _on_device(model: nn.Module, device: str) -> Iterator[torch.device]:
+    """The model on the device asked for; `auto` leaves one that is on a GPU there. Afterwards it is where it was."""
+    homes = {tensor.device for tensor in (*model.parameters(), *model.buffers())} or {torch.device("cpu")}
+    if len(homes) > 1:
+        raise UserError(f"the model is on several devices ({', '.join(sorted(map(str, homes)))}): move it to one.")
+    (home,) = homes
+    chosen = home if device == "auto" and home.type != "cpu" else pick_device(device)
+    try:
+        model.to(chosen)
+        yield chosen
+    finally:
+        model.to(home)
+
+
+@contextmanager
+def _folder(cache: Path | str | None) -> Iterator[Path]:
+    if cache is not None:
+        yield Path(cache)
+        return
+    with TemporaryDirectory(prefix="worstclass-audit-") as folder:
+        yield Path(folder)
+
+
+def _attacks_left(
+    target: Target, names: Sequence[str], out: Path, *, seed: int, checks: bool, batch_size: int
+) -> list[str] | None:
+    """The attacks that a folder does not hold yet; None where there is nothing left to do in it."""
+    if not (out / CARD).is_file():
+        return list(names)
+    card = load_card(out)
+    if card["about"] != dict(target.about) | {"eps": target.eps, "norm": target.norm, "seed": seed}:
+        return list(names)  # which the evaluation refuses
+    _check_same_model(target, out, batch_size)
+    left = [name for name in names if name not in card["columns"]]
+    checked = any(finding["name"] == check_strength({}).name for finding in card.get("findings", []))
+    return None if not left and (checked or not checks) else left
+
+
+def _check_same_model(target: Target, out: Path, batch_size: int) -> None:
+    """Weights do not tell everything: a model that predicts otherwise than the one in the folder is another."""
+    rows = np.arange(min(len(target.images), batch_size, CHECKED_IMAGES))
+    x, _ = as_input(target.model, target.images.select(torch.from_numpy(rows)))
+    found = predict(target.model, x).argmax(1).cpu().numpy()
+    before = load_outcomes(out).predictions[NATURAL][rows]
+    if float(np.mean(found != before)) > OTHERS:
+        raise UserError(f"{out} holds the audit of another model, with the same weights: choose another folder.")

@@ -1,0 +1,177 @@
+"""What is looked at before the first attack: mistakes that would make hours of attacks worthless, one line each."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from scipy.stats import binomtest
+from torch import Tensor, nn
+
+from worstclass.attacks.active_set import predict
+from worstclass.attacks.losses import margin
+from worstclass.data import Images, to_float
+from worstclass.errors import UserError, reason
+from worstclass.evaluation.checks import CHECKED_IMAGES, UNLIKELY, Finding, check_model, some_of
+from worstclass.evaluation.evaluate import as_input
+from worstclass.inputs import check_labels, check_logits
+from worstclass.metrics import per_class_accuracy
+from worstclass.models import Normalized
+from worstclass.names import NATURAL
+from worstclass.radius import show_radius
+from worstclass.types import Classifier, Norm
+
+DARK = 0.02  # images whose brightest pixel is below were divided by 255 twice
+LOG_PROBABILITY = 1e-4
+SMALL_L2 = 0.1  # 0.5 is customary for 32x32 images
+OF_THE_MODEL = ("deterministic", "one-by-one", "no-inner-gradients", "evaluation-mode")  # findings to warn of
+BLACK_BOX = {"square", NATURAL}
+
+
+@dataclass(frozen=True)
+class Line:
+    """One line of the preflight: what was seen and what to do. An error stops the audit, a warning does not."""
+
+    name: str
+    text: str
+    error: bool = False
+
+
+def standardised(model: nn.Module, mean: Sequence[float], std: Sequence[float], like: Tensor) -> Normalized:
+    """The model behind a standardisation, on the device and in the precision of `like`; its own tensors stay."""
+    wrapped = Normalized(model, mean, std)
+    wrapped.mean, wrapped.std = wrapped.mean.to(like), wrapped.std.to(like)
+    wrapped.training = model.training
+    return wrapped
+
+
+def try_model(model: Classifier, images: Images, name: str) -> int:
+    """How many classes a model has, by its answer to two images; what is wrong with the answer is one line."""
+    x, _ = as_input(model, images.select(torch.arange(min(2, len(images)), device=images.y.device)))
+    if len(x) == 0:
+        raise UserError("there are no images to audit on.")
+    try:
+        logits = predict(model, x)
+    except UserError:
+        raise
+    except Exception as error:  # whatever a user's model may raise
+        raise UserError(f"{name} cannot take images of {tuple(x.shape[1:])}: {reason(error)}.") from error
+    check_logits(logits, len(x))
+    return int(logits.shape[1])
+
+
+def check_classes(images: Images, num_classes: int, class_names: Sequence[str] | None, whose: str) -> None:
+    """Raise unless labels are among the model's classes, and names as many as those."""
+    if class_names is not None and len(class_names) != num_classes:
+        raise UserError(f"the model has {num_classes} classes, {whose} {len(class_names)}: they must agree.")
+    try:
+        check_labels(images.y, len(images), num_classes)
+    except UserError as error:
+        raise UserError(f"{str(error).rstrip('.')}: the model has {num_classes} logits.") from None
+
+
+def preflight(
+    model: Classifier,
+    images: Images,
+    *,
+    num_classes: int,
+    eps: float,
+    norm: Norm = "linf",
+    attacks: Sequence[str] = (),
+    batch_size: int = CHECKED_IMAGES,
+) -> list[Line]:
+    """What to know before attacks are paid for, of a model in evaluation mode, on at most 500 of the images."""
+    some = some_of(images, min(batch_size, CHECKED_IMAGES))
+    x, y = as_input(model, some)
+    logits = predict(model, x)
+    if not bool(logits.isfinite().all()):
+        return [Line("finite", "the model returns logits that are not finite on clean images.", error=True)]
+    findings = {finding.name: finding for finding in check_model(model, x, y)}
+    black_box = bool(attacks) and set(attacks) <= BLACK_BOX
+    lines = [
+        *_outputs(logits, findings["logits"]),
+        *_accuracy(logits, y, num_classes),
+        *_normalisation(model, x, y, logits),
+        *_slope(model, x, y, findings["gradients"], black_box=black_box),
+        *(Line(name, _told(findings[name])) for name in OF_THE_MODEL if not findings[name].passed),
+        *_images(some, images, num_classes),
+    ]
+    if norm == "l2" and eps < SMALL_L2:
+        lines.append(Line("radius", f"an L2 radius of {show_radius(eps)} is small; 0.5 is customary for 32x32 images."))
+    return sorted(lines, key=lambda line: not line.error)
+
+
+def _told(finding: Finding) -> str:
+    return f"{finding.seen}. {finding.advice}"
+
+
+def _outputs(logits: Tensor, finding: Finding) -> list[Line]:
+    if not finding.passed:
+        return [Line("logits", _told(finding), error=True)]
+    if bool((logits.exp().sum(1) - 1).abs().max() <= LOG_PROBABILITY):
+        text = "outputs are log-probabilities, not logits: attacks work on them as well, nothing needs to be done."
+        return [Line("logits", text)]
+    return []
+
+
+def _accuracy(logits: Tensor, y: Tensor, num_classes: int) -> list[Line]:
+    """By class, so that a model that always gives one answer is at chance whatever the sizes of the classes."""
+    predicted = logits.argmax(1)
+    by_class = per_class_accuracy(y.cpu().numpy(), predicted.cpu().numpy(), num_classes)
+    classes = by_class[by_class == by_class]  # those with images
+    accuracy, right = float(classes.mean()), int((predicted == y).sum())
+    seen = f"clean accuracy is {100 * accuracy:.1f}% (mean over classes), and chance {100 / num_classes:.1f}%"
+    if len(classes) > 1 and accuracy <= 1 / num_classes:
+        advice = "look at the weights, the order of the classes, and mean and std."
+        return [Line("accuracy", f"{seen}: {advice}", error=True)]
+    if binomtest(right, len(y), 1 / num_classes, alternative="greater").pvalue > UNLIKELY:
+        return [Line("accuracy", f"{seen}: on {len(y)} images it is not clearly above chance.")]
+    return []
+
+
+def _normalisation(model: Classifier, x: Tensor, y: Tensor, logits: Tensor) -> list[Line]:
+    """Whether the model does better without the normalisation it was given, or with one that it lacks."""
+    right = logits.argmax(1) == y
+    std, mean = torch.std_mean(x.double(), (0, 2, 3))
+    added = standardised(model, mean.tolist(), std.clamp_min(1e-6).tolist(), x)
+    others: list[tuple[str, nn.Module, str]] = [
+        ("normalisation", added, "on normalised images: does the model expect them? Give mean and std.")
+    ]
+    if isinstance(model, Normalized):
+        text = "without mean and std: does the model normalise images itself already?"
+        others.insert(0, ("double-normalisation", model.model, text))
+    for name, other, text in others:
+        try:
+            better = predict(other, x).argmax(1) == y
+        except Exception:  # it cannot take such images: nothing is suspected
+            continue
+        gained, lost = int((better & ~right).sum()), int((right & ~better).sum())
+        if gained and binomtest(gained, gained + lost, alternative="greater").pvalue < UNLIKELY:
+            before, after = (100 * float(each.double().mean()) for each in (right, better))
+            return [Line(name, f"clean accuracy is {before:.1f}%, and {after:.1f}% {text}")]
+    return []
+
+
+def _slope(model: Classifier, x: Tensor, y: Tensor, finding: Finding, *, black_box: bool) -> list[Line]:
+    """No slope of the logits at all is an error for attacks by gradients; one of cross-entropy that is zero here and
+    there is what confident models have."""
+    moving = x.detach().clone().requires_grad_()
+    try:
+        with torch.enable_grad():
+            (grad,) = torch.autograd.grad(margin(model(moving), y).sum(), moving)
+    except RuntimeError:  # no path from the images to the logits
+        grad = torch.zeros_like(moving)
+    if not bool(grad.any()):
+        text = "no gradient leads from the logits to the images (detach, no_grad or rounding in the model): "
+        text += "attacks by gradients see nothing; attack with 'square', which needs none."
+        return [Line("gradients", text, error=not black_box)]
+    return [] if finding.passed else [Line("gradients", _told(finding))]
+
+
+def _images(some: Images, images: Images, num_classes: int) -> list[Line]:
+    lines = []
+    if float(to_float(some.x).max()) < DARK:
+        lines.append(Line("range", f"images are all but black, below {DARK}: were they divided by 255 twice?"))
+    counts = images.class_counts(num_classes)
+    if missing := int((counts == 0).sum()):
+        lines.append(Line("classes", f"{missing} of {num_classes} classes have no images: nothing is known of them."))
+    return lines

@@ -1,0 +1,249 @@
+"""What an audit returns: it prints and shows itself, and plots, compares, saves and reports."""
+
+import html
+import importlib
+import importlib.util
+import io
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from rich import box
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from worstclass.errors import UserError, choose, visible
+from worstclass.evaluation.card import compare_with_base
+from worstclass.evaluation.checks import Finding, load_findings, verdict
+from worstclass.evaluation.outcomes import Outcomes
+from worstclass.evaluation.targets import check_comparable, load_card, load_outcomes, save_evaluation
+from worstclass.metrics import Measure
+from worstclass.radius import show_radius
+from worstclass.report.results import Result, attack_title, strongest_attack
+from worstclass.report.tables import percent, weakest
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+SHOWN_CLASSES = 12  # of many, the weakest
+WIDTH = 1000  # nothing is cut
+WORDS = ("Attack", "Class", "Which")
+
+
+class Worst(NamedTuple):
+    """The weakest class: its name, its accuracy, and the 95% interval of the accuracy of whichever class is weakest."""
+
+    name: str
+    value: float
+    low: float
+    high: float
+
+
+class _Block(NamedTuple):
+    """A table: its header and rows as text."""
+
+    header: tuple[str, ...]
+    rows: Sequence[tuple[str, ...]]
+
+
+@dataclass(frozen=True, repr=False)
+class AuditResult:
+    """Accuracy of each class on clean images and under each attack, with 95% intervals.
+
+    `card` has every measure as plain JSON, `outcomes` the prediction for each image, `notes` what was warned of.
+    """
+
+    card: dict[str, Any]
+    outcomes: Outcomes
+    notes: tuple[str, ...] = ()
+
+    @classmethod
+    def load(cls, folder: Path | str) -> "AuditResult":
+        """From a folder that `save`, an audit with a cache, or `worstclass evaluate` has written."""
+        return cls(load_card(Path(folder)), load_outcomes(Path(folder)))
+
+    @property
+    def title(self) -> str:
+        """What was audited."""
+        about = self.card["about"]
+        return str(about["model"] if "model" in about else about["recipe"]["method"])
+
+    @property
+    def attack(self) -> str:
+        """The strongest attack: `average`, `worst` and `plot` are of it."""
+        return strongest_attack([self._result])
+
+    @property
+    def average(self) -> Measure:
+        """The share of all images that hold under the strongest attack, with its interval."""
+        return self.under(self.attack)[0]
+
+    @property
+    def worst(self) -> Worst:
+        """The weakest class under the strongest attack."""
+        return self.under(self.attack)[1]
+
+    def under(self, attack: str) -> tuple[Measure, Worst]:
+        """Average and worst class under one attack, or `natural`."""
+        column = self.card["columns"][choose("attack", attack, list(self.card["columns"]))]
+        average, worst = column["average"], column["worst"]
+        return (
+            Measure(*(average[key] for key in ("value", "low", "high"))),
+            Worst(*(worst[key] for key in ("class", "value", "low", "high"))),
+        )
+
+    @property
+    def findings(self) -> list[Finding]:
+        """What the checks found: whether to believe the numbers."""
+        return load_findings(self.card)
+
+    @property
+    def per_class(self) -> Any:
+        """A row for each class: images, and under each attack accuracy and its interval. A DataFrame where pandas is
+        installed, elsewhere a list of dicts."""
+        records: list[dict[str, Any]] = []
+        for place, name in enumerate(self.card["class_names"]):
+            record: dict[str, Any] = {"class": name}
+            for attack, column in self.card["columns"].items():
+                its = column["classes"][place]
+                record |= {"images": its["images"], attack: its["value"]}
+                record |= {f"{attack}_low": its["low"], f"{attack}_high": its["high"]}
+            records.append(record)
+        if importlib.util.find_spec("pandas") is None:
+            return records
+        return importlib.import_module("pandas").DataFrame(records)
+
+    def compare(self, other: "AuditResult | Path | str") -> "AuditComparison":
+        """This model less the other, image by image. Both must be audited on the same images in the same ball."""
+        base = other if isinstance(other, AuditResult) else AuditResult.load(other)
+        check_comparable(self.card["about"], base.card["about"], base.title)
+        if self.card["class_names"] != base.card["class_names"]:
+            raise UserError(f"{base.title} was audited on other classes: it cannot be compared with.")
+        shared = [name for name in self.card["columns"] if name in base.card["columns"]]
+        count = len(self.card["class_names"])
+        columns = {name: compare_with_base(self.outcomes, base.outcomes, name, count) for name in shared}
+        return AuditComparison(self.title, base.title, columns)
+
+    def plot(self, attack: str | None = None) -> "Figure":
+        """Accuracy of each class under one attack, the strongest unless said otherwise, as a Matplotlib figure."""
+        from worstclass.report.figures import classwise
+
+        name = self.attack if attack is None else choose("attack", attack, list(self.card["columns"]))
+        return classwise([self._result], name)
+
+    def save(self, folder: Path | str) -> None:
+        """Write card.json and outcomes.npz, as an evaluated run has them: `worstclass report` reads the folder."""
+        save_evaluation(Path(folder), self.card, self.outcomes)
+
+    def report(self, page: Path | str) -> list[Path]:
+        """Write a self-contained HTML page, its figures beside it; returns what was written."""
+        from worstclass.report import write_report
+
+        return write_report([self._result], Path(page), gallery=False)
+
+    @property
+    def _result(self) -> Result:
+        return Result(self.title, Path(self.title), None, self.outcomes, self.card, self.card["columns"], False)
+
+    def __str__(self) -> str:
+        tables = _text(self._attacks()), _text(self._classes())
+        return "\n".join([self._heading(), tables[0], self._weakest(), tables[1], *self._end()])
+
+    __repr__ = __str__
+
+    def _repr_html_(self) -> str:
+        """For a notebook."""
+        words = "".join(f"<p>{html.escape(line)}</p>" for line in (self._heading(), self._weakest()))
+        end = "".join(f"<p>{html.escape(line)}</p>" for line in self._end())
+        return f"<div>{words}{_html(self._attacks())}{_html(self._classes())}{end}</div>"
+
+    def _heading(self) -> str:
+        about, norm = self.card["about"], {"linf": "L-inf", "l2": "L2"}[self.card["about"]["norm"]]
+        images, classes = len(self.outcomes.labels), len(self.card["class_names"])
+        radius = f"{norm} radius {show_radius(about['eps'])}"
+        return f"{self.title} on {about['data']}: {radius}, {images} images, {classes} classes"
+
+    def _attacks(self) -> _Block:
+        rows = [
+            (attack_title(name), percent(column["average"]), percent(column["worst"]), weakest(column))
+            for name, column in self.card["columns"].items()
+        ]
+        return _Block(("Attack", "Average %", "Worst class %", "Which"), rows)
+
+    def _classes(self) -> _Block:
+        """The weakest first."""
+        columns = self.card["columns"]
+        left = [each["value"] for each in columns[self.attack]["classes"]]  # None where there are no images
+        order = sorted(range(len(left)), key=lambda k: 2.0 if left[k] is None else left[k])
+        rows = []
+        for k in order[:SHOWN_CLASSES]:
+            its = [column["classes"][k] for column in columns.values()]
+            cells = ["" if each["value"] is None else percent(each) for each in its]
+            rows.append((str(self.card["class_names"][k]), str(its[0]["images"]), *cells))
+        header = ("Class", "Images", *(f"{attack_title(name)} %" for name in columns))
+        return _Block(header, rows)
+
+    def _weakest(self) -> str:
+        worst = self.card["columns"][self.attack]["worst"]
+        more = f" (and {worst['ties'] - 1} more)" if worst["ties"] > 1 else ""
+        return f"Weakest class under {attack_title(self.attack)}: {worst['class']}{more}, {percent(worst)} %."
+
+    def _end(self) -> list[str]:
+        lines = []
+        if len(self.card["class_names"]) > SHOWN_CLASSES:
+            lines.append(f"The {SHOWN_CLASSES} weakest of {len(self.card['class_names'])} classes; per_class has all.")
+        lines.append("[95% interval]")
+        findings = self.findings
+        if all(finding.passed for finding in findings) and "strong-attack" in [finding.name for finding in findings]:
+            lines.append(verdict(findings))
+        lines += [f"{finding.name}: {finding.seen}. {finding.advice}" for finding in findings if not finding.passed]
+        return lines + [f"Note: {line}" for line in self.notes]
+
+
+@dataclass(frozen=True, repr=False)
+class AuditComparison:
+    """One model less another on the same images, under each attack: differences, rho and McNemar's p-value."""
+
+    title: str
+    base: str
+    columns: Mapping[str, Mapping[str, Any]]
+
+    def __str__(self) -> str:
+        return f"{self.title} less {self.base}, points\n{_text(self._table())}\n[95% interval]"
+
+    __repr__ = __str__
+
+    def _repr_html_(self) -> str:
+        return f"<div><p>{html.escape(f'{self.title} less {self.base}, points')}</p>{_html(self._table())}</div>"
+
+    def _table(self) -> _Block:
+        rows = []
+        for name, column in self.columns.items():
+            gaps = [_points(column[key]) for key in ("average_difference", "worst_difference")]
+            rows.append((attack_title(name), *gaps, f"{column['p_value']:.2g}"))
+        return _Block(("Attack", "Average", "Worst class", "p (average)"), rows)
+
+
+def _points(measure: Mapping[str, Any]) -> str:
+    return f"{100 * measure['value']:+.1f} [{100 * measure['low']:+.1f}, {100 * measure['high']:+.1f}]"
+
+
+def _text(block: _Block) -> str:
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
+    for name in block.header:
+        table.add_column(Text(visible(name)), justify="left" if name in WORDS else "right", no_wrap=True)
+    for row in block.rows:
+        table.add_row(*(Text(visible(cell)) for cell in row))  # names are not markup
+    console = Console(file=io.StringIO(), width=WIDTH, color_system=None)
+    console.print(table)
+    file = console.file
+    assert isinstance(file, io.StringIO)
+    return "\n".join(line.rstrip() for line in file.getvalue().splitlines()).strip("\n")
+
+
+def _html(block: _Block) -> str:
+    head = "".join(f"<th>{html.escape(name)}</th>" for name in block.header)
+    rows = "".join("<tr>" + "".join(f"<td>{html.escape(cell)}</td>" for cell in row) + "</tr>" for row in block.rows)
+    return f"<table><thead><tr>{head}</tr></thead><tbody>{rows}</tbody></table>"
