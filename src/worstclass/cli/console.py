@@ -76,15 +76,19 @@ def print_steps(times: "Sequence[StepTime]", ceiling: float, title: str, device:
 def print_card(card: dict[str, Any]) -> None:
     """The card's main measures as a table; with rho, and against what, where there is a base."""
     from worstclass.report.results import attack_title
-    from worstclass.report.tables import base_name, number, percent, weakest
+    from worstclass.report.tables import TENTH, TENTH_NOTE, base_name, number, percent, weakest
+    from worstclass.tail import has_many
 
-    base = card.get("base")
-    heads = ["Attack", "Average %", "Worst class %", "", "Class variance", *(["rho"] if base else [])]
+    base, many = card.get("base"), has_many(len(card["class_names"]))
+    tenth, rho = [TENTH] if many else [], ["rho"] if base else []
+    heads = ["Attack", "Average %", "Worst class %", "", *tenth, "Class variance", *rho]
     caption = "[95% interval]" + (f"; rho is against {base_name(base)}" if base else "")
+    caption += f"\n{TENTH_NOTE}" if many else ""
     table = Table(*heads, caption=Text(visible(caption)), caption_justify="left")
     for name, column in card["columns"].items():
         cells = [attack_title(name), percent(column["average"]), percent(column["worst"])]
-        cells += [weakest(column), number(column["class_variance"], 4)]
+        cells += [weakest(column), *([percent(column["worst_tenth"])] if many else [])]
+        cells.append(number(column["class_variance"], 4))
         if base:
             cells.append(number(column["against_base"]["rho"], 2, sign=True) if "against_base" in column else "")
         table.add_row(*(Text(visible(cell)) for cell in cells))  # names are not markup

@@ -17,6 +17,7 @@ from worstclass.report.results import Result, attack_title
 from worstclass.runs.run import Run
 
 COLORS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000", "#F0E442")  # Okabe and Ito
+TENTH = "worst tenth of classes"
 FIGURE_FORMATS = ("svg", "pdf", "png")
 STYLE: Any = {
     "font.size": 10,
@@ -72,13 +73,15 @@ def classwise(results: Sequence[Result], attack: str) -> Figure:
 
 def forest(groups: Sequence[Group], attack: str) -> Figure:
     """A row for each method, the best worst class on top: its seeds as dots, their mean with its 95% interval as a bar,
-    and the paper's number as a cross; average on the left, worst class on the right."""
+    and the paper's number as a cross; average on the left, worst class on the right, and with many classes the worst
+    tenth beside it."""
     ordered = by_worst(groups, attack)
     places = np.arange(len(ordered))[::-1]
     with matplotlib.rc_context(STYLE):
         figure = Figure(figsize=(9, 1.3 + 0.42 * len(ordered)), layout="constrained")
-        panels = figure.subplots(1, 2, sharey=True)
-        for axes, key, title in zip(panels, ("average", "worst"), ("average", "worst class"), strict=True):
+        measures = {"average": "average", "worst": "worst class"} | ({"worst_tenth": TENTH} if groups[0].many else {})
+        panels = figure.subplots(1, len(measures), sharey=True)
+        for axes, (key, title) in zip(panels, measures.items(), strict=True):
             for place, group in zip(places, ordered, strict=True):
                 column = group.columns[attack]
                 mean, paper = column[key], column["paper"]
@@ -87,7 +90,7 @@ def forest(groups: Sequence[Group], attack: str) -> Figure:
                 axes.plot([value, value], [place - 0.13, place + 0.13], color=COLORS[0], linewidth=2.6)
                 seeds = 100 * np.array(mean["seeds"])
                 axes.plot(seeds, np.full(len(seeds), place - 0.24), "o", color=COLORS[1], markersize=4.5, alpha=0.85)
-                if paper:  # above the bar, as seeds are below it: none covers another
+                if paper and key in paper:  # above the bar, as seeds are below it: none covers another
                     axes.plot(100 * paper[key], place + 0.24, "x", color=COLORS[6], markersize=5.5, markeredgewidth=1.3)
             axes.set_xlabel(f"{title} (%)")
             axes.set_ylim(-0.6, len(ordered) - 0.4)
@@ -95,8 +98,8 @@ def forest(groups: Sequence[Group], attack: str) -> Figure:
         names = [f"{_short(g.title, 40)} ({_count(len(g.results), 'seed')})" for g in ordered]
         panels[0].set_title(f"Accuracy under {attack_title(attack)}", loc="left")
         panels[0].set_yticks(places, names)
-        panels[0].tick_params(axis="y", length=0)
-        panels[1].tick_params(axis="y", length=0)
+        for axes in panels:
+            axes.tick_params(axis="y", length=0)
         marks = [
             Line2D([], [], color=COLORS[1], marker="o", linestyle="", markersize=4.5, label="a seed"),
             Line2D([], [], color=COLORS[0], marker="|", markersize=9, markeredgewidth=2.6, label=_interval(ordered)),

@@ -18,59 +18,69 @@ from worstclass.radius import show_radii, show_radius
 from worstclass.report import figures
 from worstclass.report.gallery import make_gallery
 from worstclass.report.groups import Group, group_results, has_seeds
-from worstclass.report.leaderboard import HEADER as METHODS_HEADER
-from worstclass.report.leaderboard import leaderboard_notes, leaderboard_rows
+from worstclass.report.leaderboard import leaderboard_header, leaderboard_notes, leaderboard_rows
 from worstclass.report.results import Result, attack_title, shared_attacks, strongest_attack
-from worstclass.report.tables import HEADER, notes, rows, weakest
+from worstclass.report.tables import header, notes, rows, weakest
+from worstclass.tail import has_many
 from worstclass.theory.certify import certify_outcomes, certify_training
 
 
 def headline(results: Sequence[Result], groups: Sequence[Group] | None = None) -> list[str]:
     """What the numbers say, in sentences: the weakest class, and what each method gains and pays for it.
 
-    A sentence for each run, or for each of the `groups` where a method has several seeds.
+    A sentence for each run, or for each of the `groups` where a method has several seeds. With many classes it has the
+    worst tenth too, and intervals.
     """
     attack = strongest_attack(results)
     if groups is not None and has_seeds(groups):
         return [_group_sentence(group, groups, attack) for group in groups]
     sentences = []
+    many = has_many(len(results[0].class_names))
     for result in results:
         column = result.columns[attack]
-        average, worst = 100 * column["average"]["value"], 100 * column["worst"]["value"]
+        average, worst = (_percent(column[key], interval=many) for key in ("average", "worst"))
         one = column["worst"]["ties"] == 1
-        sentence = f"{result.title}: {average:.1f}% on average under {attack_title(attack)}, " + (
-            f"{worst:.1f}% for its weakest class, {weakest(column)}" if one else f"{weakest(column)} at {worst:.1f}%"
+        sentence = f"{result.title}: {average} on average under {attack_title(attack)}, " + (
+            f"{worst} for its weakest class, {weakest(column)}" if one else f"{weakest(column)} at {worst}"
         )
+        if many:
+            sentence += f", {_percent(column['worst_tenth'], interval=True)} for its worst tenth of classes"
         if against := column.get("against_base"):
-            sentence += _gains(result.base, against)
+            sentence += _gains(result.base, against, many=many)
         sentences.append(sentence + ".")
     return sentences
 
 
 def _group_sentence(group: Group, groups: Sequence[Group], attack: str) -> str:
     column = group.columns[attack]
-    average, worst = (_mean(column[key]) for key in ("average", "worst"))
+    average, worst, tenth = (_percent(column[key], interval=group.many) for key in ("average", "worst", "worst_tenth"))
     count = len(group.results)
     seeds = "one seed" if count == 1 else f"{count} seeds"
     sentence = (
-        f"{group.title}, {seeds}: {average}% on average under {attack_title(attack)}, {worst}% for the weakest class"
+        f"{group.title}, {seeds}: {average} on average under {attack_title(attack)}, {worst} for the weakest class"
     )
+    sentence += f", {tenth} for the worst tenth of classes" if group.many else ""
     if against := column.get("against_base"):
-        sentence += _gains(next(each.title for each in groups if each.is_base), against)
+        sentence += _gains(next(each.title for each in groups if each.is_base), against, many=group.many)
     return sentence + "."
 
 
-def _mean(mean: Mapping[str, Any]) -> str:
-    return f"{100 * mean['value']:.1f}" + ("" if mean["std"] is None else f" ± {100 * mean['std']:.1f}")
+def _percent(measure: Mapping[str, Any], *, interval: bool) -> str:
+    """`47.9 ± 0.4%`, the deviation over seeds if there are several; `47.9% [46.8, 49.1]` with its interval."""
+    deviation = "" if measure.get("std") is None else f" ± {100 * measure['std']:.1f}"
+    ends = f" [{100 * measure['low']:.1f}, {100 * measure['high']:.1f}]" if interval else ""
+    return f"{100 * measure['value']:.1f}{deviation}%{ends}"
 
 
-def _gains(base: str, against: Mapping[str, Any]) -> str:
-    gain, change = against["worst_difference"], against["average_difference"]
-    sure = "" if gain["low"] > 0 or gain["high"] < 0 else " (which may be chance: its interval includes zero)"
-    return (
-        f"; against {base} that is {100 * gain['value']:+.1f} points for the weakest class{sure} "
-        f"and {100 * change['value']:+.1f} on average"
-    )
+def _gains(base: str, against: Mapping[str, Any], *, many: bool) -> str:
+    gains = [("worst_difference", "the weakest class")] + [("worst_tenth_difference", "the worst tenth")] * many
+    words = []
+    for key, what in gains:
+        gain = against[key]
+        sure = "" if gain["low"] > 0 or gain["high"] < 0 else " (which may be chance: its interval includes zero)"
+        words.append(f"{100 * gain['value']:+.1f}{'' if words else ' points'} for {what}{sure}")
+    change = 100 * against["average_difference"]["value"]
+    return f"; against {base} that is {', '.join(words)} and {change:+.1f} on average"
 
 
 def write_report(
@@ -108,9 +118,9 @@ def write_report(
         version=VERSION,
         headline=headline(results, groups),
         methods=leaderboard_rows(groups, shared_attacks(results)) if has_seeds(groups) else [],
-        methods_header=METHODS_HEADER,
+        methods_header=leaderboard_header(groups),
         methods_notes=leaderboard_notes(groups),
-        header=HEADER,
+        header=header(results),
         rows=rows(results),
         notes=notes(results),
         show_radius=show_radius,
