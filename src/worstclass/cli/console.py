@@ -1,5 +1,6 @@
 """What a person at the terminal reads: lines and tables."""
 
+import re
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -26,6 +27,22 @@ def say(text: RenderableType, where: Console | None = None) -> None:
     (where or console).print(
         visible(text) if isinstance(text, str) else text, highlight=False, soft_wrap=True, markup=False
     )
+
+
+def fold(line: str, width: int) -> str:
+    """A line of parts that are two spaces apart, over as many lines as a narrow terminal needs: no number is cut."""
+    lines = [""]
+    for part in re.split(r"(?<=\S)  (?=\S)", line):
+        if lines[-1] and len(lines[-1]) + 2 + len(part) > width:
+            lines.append(" " * 8 + part)
+        else:
+            lines[-1] += f"  {part}" if lines[-1] else part
+    return "\n".join(lines)
+
+
+def short(name: str, longest: int = 24) -> str:
+    """A class's name that leaves room for numbers: of a long one, both ends."""
+    return name if len(name) <= longest else f"{name[: longest // 2]}\u2026{name[1 - longest // 2 :]}"
 
 
 def rule(title: str) -> None:

@@ -3,6 +3,7 @@
 import json
 import os
 import warnings
+from collections import deque
 from collections.abc import Callable, Collection
 from dataclasses import asdict
 from functools import partial
@@ -20,9 +21,10 @@ from worstclass.files import locked, write_atomic, write_json
 from worstclass.names import RECIPE
 from worstclass.runs.run import Run, build_model, check_classifier, fingerprint, refuse_code
 from worstclass.runs.saver import ABOUT, LAST, LOG, Saver
+from worstclass.runs.selection import selection_score
 from worstclass.runs.warm_start import Fork, check_fork, fork_state, log_until, start_from
-from worstclass.stats import ClassStats
 from worstclass.strategies.hedge import class_costs
+from worstclass.tail import worst_tenth
 from worstclass.training import EpochRecord, fit, new_state
 from worstclass.training.engine import Engine
 from worstclass.training.prepare import check_batch
@@ -150,11 +152,19 @@ def train_run(
         if not fits(train, torch.device(device), data_limit):
             size = train.x.nbytes / 2**30
             on_fallback(f"the training images ({size:.3g} GiB) stay in host memory, and are fetched a batch ahead.")
+        smoothed = config.select != "last" and config.select_smoothing > 1
+        own = about.get("fork", {}).get("epoch", 0)  # lines before that are of another run
+        before = Run(out, config, about).log[own:] if smoothed and state.epoch > own else []
+        window = deque(before, maxlen=config.select_smoothing)
         for record in train_on(
             on_step=after_step, on_engine=lambda used: note_engine(fast=used.fast), on_fallback=fall_back
         ):
-            improved = saver.select(record.epoch, selection_score(config.select, record.valid, record.epoch))
-            line = describe(record) | {"selected": improved}
+            line = describe(record)
+            window.append(line)
+            score = selection_score(config.select, window)
+            line["selected"] = saver.select(record.epoch, score)
+            if smoothed:
+                line["selection_score"] = score
             _append_log(out / LOG, line)
             if record.epoch in keep:  # first: once a checkpoint is written, the epoch is not made again
                 saver.keep()
@@ -168,21 +178,6 @@ def _describe_device(device: torch.device) -> dict[str, Any]:
     """What a run was trained on."""
     gpu = {"gpu": torch.cuda.get_device_name(device)} if device.type == "cuda" else {}
     return {"device": str(device), "threads": torch.get_num_threads(), **gpu}
-
-
-def selection_score(select: str, valid: ClassStats, epoch: int) -> list[float]:
-    """What the kept epoch maximises, as a list whose first difference decides."""
-    accuracy, losses = valid.mean("robust_correct"), class_costs(valid)[1:]
-    average = float(valid.overall("robust_correct"))
-    match select:
-        case "worst-accuracy":
-            return [float(accuracy.min()), average]
-        case "worst-loss":
-            return [-float(losses.max())]
-        case "average":
-            return [average]
-        case _:
-            return [float(epoch)]
 
 
 def describe(record: EpochRecord) -> dict[str, Any]:
@@ -202,6 +197,7 @@ def describe(record: EpochRecord) -> dict[str, Any]:
             "robust_accuracy": float(record.valid.overall("robust_correct")),
             "worst_natural_accuracy": float(record.valid.mean("natural_correct").min()),
             "worst_robust_accuracy": float(record.valid.mean("robust_correct").min()),
+            "worst_tenth_robust_accuracy": worst_tenth(record.valid.mean("robust_correct").tolist()),
         },
         "class_costs": class_costs(record.valid).tolist(),
         "class_natural_accuracy": record.valid.mean("natural_correct").tolist(),
