@@ -29,7 +29,8 @@ def made_up(folder: Path, num_classes: int, *, method: str = "trades", seed: int
     lowest = 0.02 if method == "trades" else 0.08
     robust = np.linspace(lowest, 0.8, num_classes)[order]
     labels = np.repeat(np.arange(num_classes), images)
-    luck = rng.random(len(labels))
+    alike = np.random.default_rng(num_classes).random(len(labels))  # most images are as hard for one run as for another
+    luck = np.where(rng.random(len(labels)) < 0.3, rng.random(len(labels)), alike)
     thief = (labels + 1 + (rng.random(len(labels)) < 0.3) * rng.integers(1, num_classes - 1, len(labels))) % num_classes
     natural = np.where(luck < (0.3 + 0.7 * robust)[labels], labels, thief)
     outcomes = Outcomes(labels, {"natural": natural, "pgd-20": np.where(luck < robust[labels], labels, thief)}, {})

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
+from numpy.typing import NDArray
 
 from worstclass.config import to_toml
 from worstclass.evaluation.checks import load_findings
@@ -23,6 +24,8 @@ from worstclass.report.results import Result, attack_title, shared_attacks, stro
 from worstclass.report.tables import header, notes, rows, weakest
 from worstclass.tail import has_many
 from worstclass.theory.certify import certify_outcomes, certify_training
+
+SCRIPTS = ("vendor/d3.min.js", "vendor/plot.umd.min.js", "page_many.js", "page.js")
 
 
 def headline(results: Sequence[Result], groups: Sequence[Group] | None = None) -> list[str]:
@@ -116,6 +119,7 @@ def write_report(
     )
     page = environment.get_template("page.html.j2").render(
         version=VERSION,
+        many=data["many"],
         headline=headline(results, groups),
         methods=leaderboard_rows(groups, shared_attacks(results)) if has_seeds(groups) else [],
         methods_header=leaderboard_header(groups),
@@ -142,7 +146,7 @@ def write_report(
         ],
         costs=[_cost(result, hourly_price) for result in results],
         style=Markup(_asset("page.css")),  # ours, not input; so are the scripts
-        scripts=[Markup(_asset(name)) for name in ("vendor/d3.min.js", "vendor/plot.umd.min.js", "page.js")],
+        scripts=[Markup(_asset(name)) for name in SCRIPTS],
     )
     write_atomic(out, page.encode())
     return written
@@ -153,6 +157,7 @@ def page_data(results: Sequence[Result], groups: Sequence[Group] | None = None) 
     names = shared_attacks(results)
     return {
         "classes": results[0].class_names,
+        "many": has_many(len(results[0].class_names)),
         "attacks": [{"name": name, "title": attack_title(name)} for name in names],
         "attack": strongest_attack(results),
         "base": _base(results),
@@ -198,13 +203,22 @@ def _column(result: Result, name: str) -> dict[str, Any]:
     count = len(result.class_names)
     table = np.bincount(labels * count + predicted, minlength=count * count).reshape(count, count)
     shares = table / np.maximum(table.sum(1, keepdims=True), 1)
+    many = has_many(count)
     return {
         "average": _rounded(column["average"]),
+        "worst_tenth": _rounded(column["worst_tenth"]),
         "worst": _rounded(column["worst"]) | {key: column["worst"][key] for key in ("class", "ties")},
         "classes": [_rounded(each) for each in column["classes"]],
         "rho": _rounded(against["rho"]) if against else None,
-        "confusion": np.round(shares, 4).tolist(),
+        **({"confusions": _largest(shares)} if many else {"confusion": np.round(shares, 4).tolist()}),
     }
+
+
+def _largest(shares: NDArray[np.float64]) -> list[list[tuple[int, float]]]:
+    """For each class the three others that it is most often taken for, and how often; a matrix of many is too large."""
+    others = np.where(np.eye(len(shares), dtype=bool), -1, shares)
+    thieves = np.argsort(-others, axis=1, kind="stable")[:, :3]
+    return [[(int(j), round(float(row[j]), 4)) for j in three] for row, three in zip(shares, thieves, strict=True)]
 
 
 def _method(group: Group, name: str) -> dict[str, Any]:
@@ -214,9 +228,9 @@ def _method(group: Group, name: str) -> dict[str, Any]:
         | {
             "std": None if column[key]["std"] is None else round(column[key]["std"], 5),
             "seeds": [round(value, 5) for value in column[key]["seeds"]],
-            "paper": column["paper"][key] if column["paper"] else None,
+            "paper": column["paper"].get(key) if column["paper"] else None,
         }
-        for key in ("average", "worst")
+        for key in ("average", "worst", "worst_tenth")
     }
 
 
@@ -225,11 +239,18 @@ def _log(result: Result) -> dict[str, Any] | None:
         return None
     log = result.run.log
     kept = [line["epoch"] for line in log if line["selected"]]
-    return {
-        "kept": kept[-1] if kept else None,
-        "class_weights": [np.round(line["class_weights"], 4).tolist() for line in log],
-        "class_robust_accuracy": [np.round(line["class_robust_accuracy"], 4).tolist() for line in log],
-    }
+    tables = {key: np.round([line[key] for line in log], 4) for key in ("class_weights", "class_robust_accuracy")}
+    shown: dict[str, Any] = {key: table.tolist() for key, table in tables.items()}
+    if has_many(len(result.class_names)):
+        weakest = np.argsort(tables["class_robust_accuracy"][-1], kind="stable")[:3]
+        shown = {"weakest": weakest.tolist()} | {key: _bands(table, weakest) for key, table in tables.items()}
+    return {"kept": kept[-1] if kept else None} | shown
+
+
+def _bands(table: NDArray[np.float64], classes: NDArray[np.int64]) -> dict[str, Any]:
+    """Over the epochs: lowest, first decile, median, last decile and highest of all classes, and some as they are."""
+    bands = np.quantile(table, [0, 0.1, 0.5, 0.9, 1], axis=1).T
+    return {"bands": np.round(bands, 4).tolist(), "lines": table[:, classes].T.tolist()}
 
 
 def _cost(result: Result, hourly_price: float | None) -> str:
