@@ -19,8 +19,9 @@ def has_many(num_classes: int) -> bool:
 def tenth_weights(num_classes: int) -> Floats:
     """What each of the lowest classes counts for, the lowest first; sums to 1."""
     whole, rest = divmod(num_classes, 10)
-    weights = np.array([1.0] * whole + ([rest / 10] if rest else []))
-    return weights / weights.sum()
+    weights: Floats = np.array([1.0] * whole + ([rest / 10] if rest else []))
+    weights /= weights.sum()
+    return weights
 
 
 def worst_tenths(accuracies: ArrayLike) -> Floats:

@@ -114,7 +114,7 @@ def test_figures_name_the_lowest_and_the_highest(num_classes: int, tmp_path: Pat
     assert shown[:10] == [class_names(num_classes)[k] for k in order[:10]]
     assert shown[10:20] == [class_names(num_classes)[k] for k in order[-10:]]
     assert shown[20] == (f"… {num_classes - 20} more …" if num_classes > 20 else "")
-    assert list(right.lines[0].get_ydata()) == pytest.approx(np.sort(accuracy) * 100)
+    assert np.asarray(right.lines[0].get_ydata()).tolist() == pytest.approx(np.sort(accuracy) * 100)
     assert result.run is not None
     texts = {text.get_text() for text in training([("TRADES", result.run)]).axes[0].texts}
     assert texts == {"average", "worst class", "worst tenth", "kept"}

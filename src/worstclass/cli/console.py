@@ -34,13 +34,13 @@ def fold(line: str, width: int) -> str:
     lines = [""]
     for part in re.split(r"(?<=\S)  (?=\S)", line):
         if lines[-1] and len(lines[-1]) + 2 + len(part) > width:
-            lines.append(" " * 8 + part)
+            lines.append(" " * 4 + part)
         else:
             lines[-1] += f"  {part}" if lines[-1] else part
     return "\n".join(lines)
 
 
-def short(name: str, longest: int = 24) -> str:
+def short(name: str, longest: int = 20) -> str:
     """A class's name that leaves room for numbers: of a long one, both ends."""
     return name if len(name) <= longest else f"{name[: longest // 2]}\u2026{name[1 - longest // 2 :]}"
 

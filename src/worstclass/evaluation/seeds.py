@@ -124,7 +124,8 @@ def seed_means(
     pooled = correct.mean(axis=0)  # as of one run: all seeds see the same images
     accuracy = np.divide(pooled, counts, out=np.full(num_classes, np.nan), where=present)
     index, worst = metrics.worst_class(accuracy)
-    return SeedMeans(*means, Measure(worst, *metrics.worst_interval(pooled, counts, level)), index)
+    pooled_worst = Measure(worst, *metrics.worst_interval(pooled, counts, level))
+    return SeedMeans(means[0], means[1], means[2], pooled_worst, index)
 
 
 class SeedComparison(NamedTuple):
@@ -176,7 +177,7 @@ def compare_seeds(
         share = _shared_part(drawn[i], n)
         low, high = low - float(rooms[i, n:].mean()), high + float(rooms[i, :n].mean())
         found.append(_widened(gap, center, low, high, share, spreads[i], 1 / n + 1 / m, level))
-    return SeedComparison(*found, min(spread.degrees for spread in spreads))
+    return SeedComparison(found[0], found[1], found[2], min(spread.degrees for spread in spreads))
 
 
 def _checked(labels: ArrayLike, predictions: ArrayLike) -> tuple[Ints, Ints]:

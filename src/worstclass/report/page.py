@@ -77,7 +77,7 @@ def _percent(measure: Mapping[str, Any], *, interval: bool) -> str:
 
 def _gains(base: str, against: Mapping[str, Any], *, many: bool) -> str:
     gains = [("worst_difference", "the weakest class")] + [("worst_tenth_difference", "the worst tenth")] * many
-    words = []
+    words: list[str] = []
     for key, what in gains:
         gain = against[key]
         sure = "" if gain["low"] > 0 or gain["high"] < 0 else " (which may be chance: its interval includes zero)"
