@@ -114,12 +114,10 @@ def expected(which: int, factor: float) -> tuple[float, float]:
 
 
 def spreads_of(methods: list[Ints], labels: Ints) -> seeds.Spreads:
-    """Of average and worst class, over the seeds of several methods together."""
+    """Of average, worst class and worst tenth, over the seeds of several methods together."""
     accuracies = [np.stack([metrics.per_class_accuracy(labels, run, 10) for run in method]) for method in methods]
-    return seeds.Spreads(
-        seeds.pooled_spread([each.mean(axis=1) for each in accuracies]),
-        seeds.pooled_spread([each.min(axis=1) for each in accuracies]),
-    )
+    measured = zip(*(metrics.headline_measures(each, np.ones(10)) for each in accuracies), strict=True)
+    return seeds.Spreads(*map(seeds.pooled_spread, measured))
 
 
 def measure_seeds(name: str, trials: int, size: int = 1000) -> tuple[Floats, Floats]:
@@ -137,7 +135,7 @@ def measure_seeds(name: str, trials: int, size: int = 1000) -> tuple[Floats, Flo
         methods += [draw_seeds(base, factors[1], base_seeds, shared, rng)]
         methods += [draw_seeds(base, 1.0, 2, shared, rng) for _ in range(further)]
         spreads = spreads_of(methods, labels)
-        nothing = seeds.Spreads(seeds.Spread(0, 0), seeds.Spread(0, 0))
+        nothing = seeds.Spreads(*[seeds.Spread(0, 0)] * 3)
         alone, both = (
             seeds.compare_seeds(labels, methods[0], methods[1], 10, spreads=each, draws=1000, seed=trial)
             for each in (nothing, spreads)

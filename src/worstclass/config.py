@@ -35,7 +35,7 @@ if TYPE_CHECKING:  # what needs torch is imported where it is made: a recipe is 
     from worstclass.types import ClassStrategy, Objective
 
 MethodName = Annotated[str, AfterValidator(check_method)]
-Select = Literal["worst-accuracy", "worst-loss", "average", "last"]
+Select = Literal["worst-accuracy", "worst-tenth", "worst-loss", "average", "last"]
 Model = TypeVar("Model", bound=BaseModel)
 MAX_RECIPE = 2**15  # bytes of a recipe or a sweep; a key of n dots costs n * n to read
 
@@ -190,6 +190,9 @@ class Config(BaseModel):
     )
     select: Select = Field(
         "worst-accuracy", description="which epoch to keep, judged on validation; worst-loss is the paper's"
+    )
+    select_smoothing: Whole = Field(
+        1, ge=1, le=2**16, description="epochs whose mean is judged, the last ones; 1: each by itself"
     )
     seed: Whole = Field(1, ge=0, description="seed of weights, order, augmentation and attack starts")
 

@@ -2,21 +2,25 @@
 
 Accuracies are fractions. The worst of K noisy classes is an extreme: a plain percentile bootstrap of it misses
 the truth almost always when classes are equal (docs/uncertainty.md has the measurement), so the worst class and the
-worst 10% get exact intervals, and class variance and rho a reverse (bias-correcting) bootstrap. A bootstrap knows
-nothing of a class that is never, or always, right: there the exact bounds of that class widen the interval.
+worst tenth get intervals of their own, and class variance and rho a reverse (bias-correcting) bootstrap. A bootstrap
+knows nothing of a class that is never, or always, right: there the exact bounds of that class widen the interval.
 """
 
-from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from scipy import stats as scipy_stats
+from scipy.special import bdtr
 
 from worstclass.errors import UserError
+from worstclass.tail import tenth_weights, worst_tenths
+from worstclass.tail import worst_tenth as worst_tenth
 
 Floats = NDArray[np.float64]
 DRAWS = 4000
+TRIALS = 1000  # test sets behind an interval of the worst tenth
+RESOLUTION = 2e-4  # of its upper end
 
 
 class Interval(NamedTuple):
@@ -84,17 +88,6 @@ def worst_ties(accuracy: ArrayLike) -> int:
     return int((values == np.nanmin(values)).sum())
 
 
-def worst_share(accuracy: ArrayLike, share: float = 0.1) -> float:
-    """The mean accuracy of the worst `share` of classes, at least one: steadier than the worst class."""
-    values = np.sort(np.asarray(accuracy, dtype=np.float64))
-    values = values[~np.isnan(values)]
-    return float(values[: _count(share, len(values))].mean())
-
-
-def _count(share: float, num_classes: int) -> int:
-    return max(1, round(share * num_classes))
-
-
 def class_variance(accuracy: ArrayLike) -> float:
     """The paper's CV: the mean squared deviation of the class accuracies from their mean."""
     return float(np.nanvar(np.asarray(accuracy, dtype=np.float64)))
@@ -129,27 +122,56 @@ def binomial_interval(successes: ArrayLike, trials: ArrayLike, level: float = 0.
 
 
 def worst_interval(correct: ArrayLike, counts: ArrayLike, level: float = 0.95) -> Interval:
-    """An interval for the accuracy of the worst class that holds with at least `level`, whatever the classes."""
-    return _lowest_interval(correct, counts, lambda classes: 1, level)
+    """An interval for the accuracy of the worst class that holds with at least `level`, whatever the classes.
 
-
-def worst_share_interval(correct: ArrayLike, counts: ArrayLike, share: float = 0.1, *, level: float = 0.95) -> Interval:
-    """An interval for `worst_share` that holds with at least `level`, whatever the classes."""
-    return _lowest_interval(correct, counts, lambda classes: _count(share, classes), level)
-
-
-def _lowest_interval(correct: ArrayLike, counts: ArrayLike, how_many: Callable[[int], int], level: float) -> Interval:
-    """For the mean accuracy of the m lowest of K classes, the mean of their m lowest exact bounds.
-
-    Below, it holds if the bounds of the m truly lowest do, so each is taken at 1 - (1 - level) / m (Bonferroni). Above,
-    any class can be unlucky, so each is taken at 1 - (1 - level) / K.
+    Its ends are the lowest exact bounds. Below, it holds if the bound of the truly worst class does. Above, any class
+    can be unlucky, so each bound is taken at 1 - (1 - level) / K (Bonferroni).
     """
-    k, n = np.asarray(correct), np.asarray(counts)
-    k, n = k[n > 0], n[n > 0]
-    m = how_many(len(n))
-    low, _ = binomial_interval(k, n, 1 - (1 - level) / m)
+    k, n = _present(correct, counts)
+    low, _ = binomial_interval(k, n, level)
     _, high = binomial_interval(k, n, 1 - (1 - level) / len(n))
-    return Interval(*(float(np.sort(bounds)[:m].mean()) for bounds in (low, high)))
+    return Interval(float(low.min()), float(high.min()))
+
+
+def worst_tenth_interval(correct: ArrayLike, counts: ArrayLike, level: float = 0.95, *, seed: int = 0) -> Interval:
+    """An interval for `worst_tenth` that knows that the lowest of many classes are the unlucky ones.
+
+    Below, the truly worst classes are measured no lower than those that look worst, so the exact bound for as many
+    images is taken; of the smallest classes, since any may be among them. Above, it is the highest accuracy that all
+    classes could share and still have a worst tenth as low as this with a chance of (1 - level) / 2, by `TRIALS`
+    simulated test sets: bad luck has most room where classes are equal. Of one class it is `worst_interval`.
+    """
+    k, n = _present(correct, counts)
+    weights, tail = tenth_weights(len(n)), (1 - level) / 2
+    if len(weights) == 1:
+        return worst_interval(k, n, level)
+    value = worst_tenth(k / n)
+    images = float(1 / (weights**2 @ (1 / np.sort(n)[: len(weights)])))
+    low = float(scipy_stats.beta.ppf(tail, value * images, (1 - value) * images + 1)) if value > 0 else 0.0
+    chances = np.random.default_rng(seed).random((TRIALS, len(n)))
+    lowest = {  # of classes of one size, no others can be in the worst tenth
+        size: np.partition(chances[:, n == size], min(len(weights), int((n == size).sum())) - 1)[:, : len(weights)]
+        for size in np.unique(n)
+    }
+
+    def still_as_low(shared: float) -> float:
+        accuracies = [  # the quantiles of a binomial distribution
+            np.searchsorted(bdtr(np.arange(size), size, shared), each) / size for size, each in lowest.items()
+        ]
+        tenths = np.sort(np.concatenate(accuracies, axis=1))[:, : len(weights)] @ weights
+        return float((tenths <= value + 1e-12).mean())
+
+    inside, outside = value, 1.0
+    while outside - inside > RESOLUTION:
+        middle = (inside + outside) / 2
+        inside, outside = (middle, outside) if still_as_low(middle) > tail else (inside, middle)
+    return Interval(low, outside)
+
+
+def _present(correct: ArrayLike, counts: ArrayLike) -> tuple[NDArray[Any], NDArray[Any]]:
+    """Of the classes that have images."""
+    k, n = np.asarray(correct), np.asarray(counts)
+    return k[n > 0], n[n > 0]
 
 
 def bootstrap_accuracies(correct: ArrayLike, counts: ArrayLike, *, draws: int = DRAWS, seed: int = 0) -> Floats:
@@ -183,8 +205,7 @@ def bootstrap_runs(labels: ArrayLike, right: ArrayLike, *, draws: int = DRAWS, s
 
 def variance_interval(correct: ArrayLike, counts: ArrayLike, *, level: float = 0.95, seed: int = 0) -> Interval:
     """A reverse bootstrap of the class variance: noise only ever adds to it, so the percentiles are mirrored."""
-    k, n = np.asarray(correct), np.asarray(counts)
-    k, n = k[n > 0], n[n > 0]
+    k, n = _present(correct, counts)
     value = class_variance(k / n)
     low, high = reverse_interval(value, bootstrap_accuracies(k, n, seed=seed).var(axis=1), level)
     least, largest = _variance_range(k, n, level)
@@ -218,6 +239,7 @@ class Comparison(NamedTuple):
 
     avg_difference: Measure
     worst_difference: Measure
+    worst_tenth_difference: Measure
     rho: Measure
     p_value: float
 
@@ -244,31 +266,47 @@ def compare(
     (ours, counts), (base, _) = (class_counts(y, each, num_classes) for each in (predicted, base_predicted))
     ours, base, counts = ours[counts > 0], base[counts > 0], counts[counts > 0]
 
-    def measures(accuracies: NDArray[Any]) -> tuple[Any, Any, Any]:
-        """Differences of average and worst, and rho, of the accuracies of both runs (..., 2, K)."""
-        avg, worst = accuracies @ counts / counts.sum(), accuracies.min(-1)
-        (avg, base_avg), (worst, base_worst) = np.moveaxis(avg, -1, 0), np.moveaxis(worst, -1, 0)
-        return avg - base_avg, worst - base_worst, _rho(avg, worst, base_avg, base_worst)
+    def measures(accuracies: NDArray[Any]) -> tuple[Any, Any, Any, Any]:
+        """Differences of average, worst and worst tenth, and rho, of the accuracies of both runs (..., 2, K)."""
+        avg, worst, tenth = (np.moveaxis(each, -1, 0) for each in headline_measures(accuracies, counts))
+        return avg[0] - avg[1], worst[0] - worst[1], tenth[0] - tenth[1], _rho(avg[0], worst[0], avg[1], worst[1])
 
-    avg, worst, ratio = (float(value) for value in measures(np.stack([ours, base]) / counts))
-    drawn_avg, drawn_worst, drawn_ratio = measures(bootstrap_runs(y, [right, base_right], seed=seed))
+    avg, worst, tenth, ratio = (float(value) for value in measures(np.stack([ours, base]) / counts))
+    drawn_avg, drawn_worst, drawn_tenth, drawn_ratio = measures(bootstrap_runs(y, [right, base_right], seed=seed))
     only_ours, only_base = int((right & ~base_right).sum()), int((base_right & ~right).sum())
     discordant = only_ours + only_base
-    room, base_room = (room_above(each, counts, level) if discordant else 0.0 for each in (ours, base))
+    (room, tenth_room), (base_room, base_tenth_room) = (
+        (room_above(each, counts, level), tenth_room_above(each, counts, level)) if discordant else (0.0, 0.0)
+        for each in (ours, base)
+    )
     base_worst = float((base / counts).min())
     low, high = reverse_interval(worst, drawn_worst, level)
+    tenth_low, tenth_high = reverse_interval(tenth, drawn_tenth, level)
     p_value = float(scipy_stats.binomtest(only_ours, discordant).pvalue) if discordant else 1.0
     return Comparison(
         Measure(avg, *reverse_interval(avg, drawn_avg, level)),
         Measure(worst, low - base_room, high + room),
+        Measure(tenth, tenth_low - base_tenth_room, tenth_high + tenth_room),
         _relative(ratio, drawn_ratio, room / base_worst if base_worst else 0.0, level),
         p_value,
     )
 
 
+def headline_measures(accuracies: NDArray[Any], counts: NDArray[Any]) -> tuple[Floats, Floats, Floats]:
+    """Average, worst class and worst tenth from the accuracies of classes (..., K) that all have images."""
+    return accuracies @ counts / counts.sum(), accuracies.min(-1), worst_tenths(accuracies)
+
+
 def room_above(correct: NDArray[Any], counts: NDArray[Any], level: float) -> float:
     """How far above a measured worst class of 0 the true one may be; nothing where the bootstrap can tell."""
     return worst_interval(correct, counts, level).high if correct.min() == 0 else 0.0
+
+
+def tenth_room_above(correct: NDArray[Any], counts: NDArray[Any], level: float) -> float:
+    """The same for the worst tenth: by the part of it that is measured at 0."""
+    weights = tenth_weights(len(counts))
+    at_nothing = float(weights[: int((correct == 0).sum())].sum())
+    return at_nothing * worst_tenth_interval(correct, counts, level).high if at_nothing else 0.0
 
 
 def reverse_interval(value: float, drawn: Floats, level: float) -> Interval:

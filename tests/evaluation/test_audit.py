@@ -551,10 +551,10 @@ def test_a_run_is_audited_on_a_part_of_its_images(images: Images, model: SmallCN
         ("worst.high > .35", False),
         ("average >= 0.5", True),
         ("average < 50%", False),
-        ("worst-10% < 0.25", True),
+        ("worst-tenth < 0.25", True),
         ("natural-worst < 0.8", True),
         ("natural-average < 0.8", False),
-        ("natural-worst-10% > 0.9", False),
+        ("natural-worst-tenth > 0.9", False),
     ],
 )
 def test_a_gate(text: str, fails: bool) -> None:
@@ -563,7 +563,7 @@ def test_a_gate(text: str, fails: bool) -> None:
             return {"value": value, "low": value - 0.15, "high": value + 0.1}
 
         lowest = measure(worst) | {"class": "shirt", "ties": 1}
-        return {"average": measure(average), "worst": lowest, "worst_10_percent": measure(worst)}
+        return {"average": measure(average), "worst": lowest, "worst_tenth": measure(worst)}
 
     card = {"columns": {"natural": column(0.9, 0.7), "pgd-20": column(0.5, 0.2)}}
     line = parse_gate(text).failure(card, "pgd-20")

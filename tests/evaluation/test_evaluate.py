@@ -55,7 +55,7 @@ def test_outcomes_and_card(run: Run, tmp_path: Path) -> None:
         assert column["worst"]["class"] == f"row {accuracy.argmin()}"
         for measure in (column["average"], column["worst"], *column["classes"]):
             assert measure["low"] <= measure["value"] <= measure["high"]
-        for measure in (column["class_variance"], column["worst_10_percent"]):  # mirrored: the value may be outside
+        for measure in (column["class_variance"], column["worst_tenth"]):  # mirrored: the value may be outside
             assert 0 <= measure["low"] <= measure["high"] <= 1
     stronger = card["columns"]["pgd-5"]["any_iterate"]
     assert stronger["average"]["value"] <= card["columns"]["pgd-5"]["average"]["value"]

@@ -103,10 +103,10 @@ def test_the_pooled_worst_class_is_lowest_over_all_seeds() -> None:
 def test_spread_given_widens_a_single_seed() -> None:
     ours, base = runs(0.6), runs(0.5)
     alone = compare_seeds(LABELS, ours, base, 3)
-    spreads = Spreads(Spread(1e-4, 6), Spread(4e-4, 6))
+    spreads = Spreads(Spread(1e-4, 6), Spread(4e-4, 6), Spread(4e-4, 6))
     wider = compare_seeds(LABELS, ours, base, 3, spreads=spreads)
     assert wider.degrees == 6
-    for one, other in zip(alone[:2], wider[:2], strict=True):
+    for one, other in zip(alone[:3], wider[:3], strict=True):
         assert other.value == one.value
         assert other.low < one.low < one.high < other.high
 
@@ -135,7 +135,7 @@ def test_intervals_hold_with_both_sources_of_noise(ours: int, base: int) -> None
             level = norm.ppf(accuracy) * np.sqrt(1 + 0.2**2) + 0.2 * rng.standard_normal((count, 1))
             right = level + image + np.sqrt(0.4) * rng.standard_normal((count, len(labels))) > 0
             found.append(np.where(right, labels, 1 - labels))
-        nothing = Spreads(Spread(0.0, 0), Spread(0.0, 0))
+        nothing = Spreads(*[Spread(0.0, 0)] * 3)
         for name, spreads in (("both", None), ("images", nothing)):
             _, low, high = compare_seeds(
                 labels, found[0], found[1], 2, spreads=spreads, draws=400, seed=trial

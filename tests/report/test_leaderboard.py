@@ -20,7 +20,7 @@ from worstclass.evaluation.outcomes import Outcomes
 from worstclass.evaluation.seeds import Spreads, compare_seeds, pooled_spread
 from worstclass.report import Group, Result, figures, group_results, headline, load_results, write_report
 from worstclass.report.groups import by_worst, has_seeds
-from worstclass.report.leaderboard import HEADER, leaderboard_notes, leaderboard_rows, render_leaderboard
+from worstclass.report.leaderboard import leaderboard_header, leaderboard_notes, leaderboard_rows, render_leaderboard
 from worstclass.report.page import page_data
 from worstclass.report.paper import printed
 from worstclass.report.results import strongest_attack
@@ -86,7 +86,7 @@ def test_a_group_says_what_its_seeds_say_together(groups: list[Group]) -> None:
 
 def test_the_spread_is_that_of_all_methods(groups: list[Group]) -> None:
     """So the single seed of FRL-RW has an interval for seeds too."""
-    spreads = Spreads(*(pooled_spread([g.columns[AA][key]["seeds"] for g in groups]) for key in ("average", "worst")))
+    spreads = Spreads(*(pooled_spread([g.columns[AA][key]["seeds"] for g in groups]) for key in Spreads._fields))
     assert {group.columns[AA]["degrees"] for group in groups} == {spreads.worst.degrees} == {4}
     frl, trades = outcomes("frl-rw-seed1"), [outcomes("trades-seed1"), outcomes("trades-seed2")]
     base = np.stack([run.predictions[AA] for run in trades])
@@ -115,7 +115,7 @@ def test_the_table_in_every_format(groups: list[Group]) -> None:
         assert all(note in shown for note in leaderboard_notes(groups))
     latex = render_leaderboard(groups, [AA], "latex").splitlines()
     body = [line for line in latex if line.endswith("\\\\")]
-    assert {len(re.findall(r"(?<!\\)&", line)) for line in body} == {len(HEADER) - 1}
+    assert {len(re.findall(r"(?<!\\)&", line)) for line in body} == {len(leaderboard_header(groups)) - 1}
     assert f"{mean:.1f} $\\pm$ {std:.1f}" in body[1]
     lines = list(csv.DictReader(io.StringIO(render_leaderboard(groups, [AA], "csv"))))
     (own,) = [line for line in lines if (line["method"], line["measure"]) == ("WAT", "worst")]

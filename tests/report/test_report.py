@@ -22,6 +22,7 @@ from safetensors.torch import save_file
 from tiny import SEED, tiny_config, tiny_run
 from worstclass.attacks import PGD
 from worstclass.cli.console import print_table
+from worstclass.config import make_config, merge, read_recipe, to_toml
 from worstclass.errors import UserError
 from worstclass.evaluation.outcomes import Outcomes
 from worstclass.evaluation.targets import evaluate_target, model_target, run_target
@@ -132,9 +133,8 @@ def test_a_title_has_no_key_that_its_run_does_not_use(folders: list[Path], tmp_p
 def copy_run(folder: Path, out: Path, predictions: dict[str, Any] | None = None, **changes: object) -> Path:
     """A run with some keys of its recipe and some of its predictions changed."""
     shutil.copytree(folder, out)
-    lines = [line for line in (folder / "recipe.toml").read_text().splitlines() if line.split(" =")[0] not in changes]
-    lines += [f"{key} = {json.dumps(value)}" for key, value in changes.items()]
-    (out / "recipe.toml").write_text("\n".join(lines))
+    config = make_config(merge(read_recipe(str(folder / "recipe.toml")), changes))
+    (out / "recipe.toml").write_text(to_toml(config))
     own = Outcomes.load(out / "outcomes.npz")
     Outcomes(own.labels, own.predictions | (predictions or {})).save(out / "outcomes.npz")
     return out
@@ -454,7 +454,7 @@ def test_page_escapes_names(folders: list[Path], tmp_path: Path) -> None:
     page = (tmp_path / "report.html").read_text()
     assert "alert(1)" in page
     assert "<script>alert" not in page
-    assert page.count("</script>") == 4  # ours: the data, two libraries, and the page's own
+    assert page.count("</script>") == 5  # ours: the data, two libraries, and the page's own two
 
 
 def test_somebody_elses_model_has_a_page_too(folders: list[Path], tmp_path: Path, monkeypatch: Any) -> None:

@@ -44,9 +44,12 @@ def write_dropping(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.syspath_prepend(folder)
 
 
-@pytest.mark.parametrize("method", ["wat", "frl-rwrm", "csl"])
-def test_a_run_in_pieces_is_one_run(method: str, data: Path, tmp_path: Path) -> None:
-    config = tiny_config(data, method=method, epochs=4)
+SMOOTHED: dict[str, Any] = {"select": "worst-tenth", "select_smoothing": 3}
+
+
+@pytest.mark.parametrize("settings", [{"method": "wat"}, {"method": "frl-rwrm"}, {"method": "csl"}, SMOOTHED])
+def test_a_run_in_pieces_is_one_run(settings: dict[str, Any], data: Path, tmp_path: Path) -> None:
+    config = tiny_config(data, epochs=4, **settings)
     whole, pieces = tmp_path / "whole", tmp_path / "pieces"
     train_run(config, whole)
 

@@ -289,7 +289,8 @@ def test_results_and_their_spread(swept: Path, capsys: pytest.CaptureFixture[str
 
 
 def test_one_seed_has_no_spread_and_a_failed_one_is_not_counted() -> None:
-    found = {"fgsm": {"average": 0.5, "worst": 0.25, "worst_class": "a", "classes": {"a": 0.25, "b": 0.75}}}
+    cell = {"average": 0.5, "worst": 0.25, "worst_class": "a", "worst_tenth": 0.25, "classes": {"a": 0.25, "b": 0.75}}
+    found = {"fgsm": cell}
     lines = [{"group": "g", "state": "done", "results": found}, {"group": "g", "state": "failed", "results": {}}]
     (group,) = summarize(lines)
     assert group["seeds"] == 1

@@ -1,5 +1,6 @@
 """Runs that start from other runs: from the selected weights, or from an epoch that was kept."""
 
+import contextlib
 import json
 import sys
 import tomllib
@@ -393,3 +394,31 @@ def test_the_command(parent: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatc
         assert code == 2
         assert line in errors
         assert errors.count("\n") == 1
+
+
+def test_a_fork_smooths_over_its_own_epochs(data: Path, tmp_path: Path) -> None:
+    """The lines of the other run are in its log, and not in its scores; stopped and resumed, they are the same."""
+    smoothed = {"select": "worst-tenth", "select_smoothing": 3}
+    train_run(tiny_config(data, method="trades", epochs=2), tmp_path / "trades", keep=[1])
+    config = tiny_config(data, method="wat", epochs=4, **smoothed)
+    fork = parse_fork(f"{tmp_path / 'trades'}@1")
+    whole = train_run(config, tmp_path / "whole", fork=fork)
+    assert "selection_score" not in whole.log[0]
+    for last in (2, 3, 4):
+        lines = whole.log[1:last]
+        means = [sum(each) / len(lines) for each in zip(*(x["class_robust_accuracy"] for x in lines), strict=True)]
+        assert whole.log[last - 1]["selection_score"][0] == pytest.approx(min(means))
+
+    class Stop(Exception):
+        pass
+
+    def stop(line: dict[str, Any]) -> None:
+        raise Stop
+
+    with pytest.raises(Stop):
+        train_run(config, tmp_path / "pieces", fork=fork, on_epoch=stop, checkpoint_minutes=0)
+    for _ in range(2):
+        with contextlib.suppress(Stop):
+            train_run(config, tmp_path / "pieces", resume=True, on_epoch=stop, checkpoint_minutes=0)
+    train_run(config, tmp_path / "pieces", resume=True)
+    assert_same_run(tmp_path / "whole", tmp_path / "pieces")

@@ -25,7 +25,8 @@ from worstclass.models import SmallCNN, make_model
 from worstclass.objectives import Natural, Trades
 from worstclass.runs.run import open_run
 from worstclass.runs.saver import LAST, SELECTED, Saver
-from worstclass.runs.train import describe, selection_score, train_run
+from worstclass.runs.selection import selection_score
+from worstclass.runs.train import describe, train_run
 from worstclass.stats import ClassStats
 from worstclass.strategies import WAT, uniform
 from worstclass.training import SGD, Piecewise, Plan, fit, new_state
@@ -274,32 +275,58 @@ def test_validation_measures_what_it_says() -> None:
         assert stats.mean("robust_correct")[k].item() == pytest.approx(right)
 
 
+def log_line(epoch: int, accuracy: list[float], costs: list[float]) -> dict[str, Any]:
+    valid = {"robust_accuracy": sum(accuracy) / len(accuracy)}
+    return {"epoch": epoch, "class_robust_accuracy": accuracy, "class_costs": costs, "valid": valid}
+
+
 def test_selection_rules() -> None:
-    stats = ClassStats(2)
-    y = torch.tensor([0, 0, 1, 1])
-    stats.add(
-        y,
-        natural_loss=torch.tensor([1.0, 1.0, 2.0, 2.0]),
-        robust_loss=torch.tensor([0.0, 0.0, 1.0, 1.0]),
-        natural_correct=torch.tensor([1, 1, 1, 1]),
-        robust_correct=torch.tensor([1, 1, 1, 0]),
-    )
-    assert selection_score("worst-accuracy", stats, 5) == [0.5, 0.75]
-    assert selection_score("worst-loss", stats, 5) == [-3.0]
-    assert selection_score("average", stats, 5) == [0.75]
-    assert selection_score("last", stats, 5) == [5.0]
+    line = log_line(5, [1.0, 0.5], [9.0, 1.0, 3.0])
+    assert selection_score("worst-accuracy", [line]) == [0.5, 0.75]
+    assert selection_score("worst-tenth", [line]) == [0.5, 0.75]
+    assert selection_score("worst-loss", [line]) == [-3.0]
+    assert selection_score("average", [line]) == [0.75]
+    assert selection_score("last", [line]) == [5.0]
+    many = log_line(5, [k / 32 for k in range(20)], [0.0] * 21)
+    assert selection_score("worst-tenth", [many])[0] == 1 / 64  # the mean of 0 and 1/32
 
 
-@pytest.mark.parametrize("select", ["worst-accuracy", "worst-loss", "average", "last"])
+def test_a_smoothed_score_is_that_of_the_mean() -> None:
+    """The two classes take turns in being worst: on average neither is at nothing."""
+    lines = [log_line(1, [1.0, 0.0], [0.0, 4.0, 0.0]), log_line(2, [0.0, 0.5], [0.0, 1.0, 3.0])]
+    assert selection_score("worst-accuracy", lines) == [0.25, 0.375]
+    assert selection_score("worst-loss", lines) == [-2.5]
+    assert selection_score("average", lines) == [0.375]
+    assert selection_score("last", lines) == [2.0]
+
+
+@pytest.mark.parametrize("select", ["worst-accuracy", "worst-tenth", "worst-loss", "average", "last"])
 def test_the_selected_epoch_is_the_best_one(select: str, data: Path, tmp_path: Path) -> None:
     run = train_run(tiny_config(data, select=select, epochs=4), tmp_path / "run")
     key = {"worst-accuracy": lambda line: (line["valid"]["worst_robust_accuracy"], line["valid"]["robust_accuracy"])}
+    key["worst-tenth"] = key["worst-accuracy"]  # of three classes
     key["worst-loss"] = lambda line: -max(line["class_costs"][1:])
     key["average"] = lambda line: line["valid"]["robust_accuracy"]
     key["last"] = lambda line: line["epoch"]
     best = max(run.log, key=lambda line: key[select](line))["epoch"]
     _, epoch = run.load_model("selected")
     assert epoch == best
+
+
+def test_the_selected_epoch_is_the_best_of_a_moving_average(data: Path, tmp_path: Path) -> None:
+    """Of the epoch and the one before it; the log and the checkpoint have the score."""
+    run = train_run(tiny_config(data, select="worst-tenth", select_smoothing=2, epochs=5), tmp_path / "run")
+    scores = []
+    for before, line in zip([None, *run.log], run.log, strict=False):
+        lines = [each for each in (before, line) if each]
+        classes = [each["class_robust_accuracy"] for each in lines]
+        means = [sum(values) / len(lines) for values in zip(*classes, strict=True)]
+        average = sum(each["valid"]["robust_accuracy"] for each in lines) / len(lines)
+        scores.append((min(means), average))
+        assert line["selection_score"] == pytest.approx(scores[-1])
+    _, epoch = run.load_model("selected")
+    assert scores[epoch - 1] == pytest.approx(max(scores))
+    assert "selection_score" not in train_run(tiny_config(data, epochs=1), tmp_path / "plain").log[0]
 
 
 def test_normalisation_is_inside_the_model(data: Path, tmp_path: Path) -> None:

@@ -9,7 +9,7 @@ from typing import Any
 from worstclass.errors import UserError, shown, unknown
 from worstclass.names import NATURAL
 
-MEASURES = {"average": "average", "worst": "worst", "worst-10%": "worst_10_percent"}
+MEASURES = {"average": "average", "worst": "worst", "worst-tenth": "worst_tenth"}
 """What a gate may name, and its key in a card; `natural-` before it takes clean images, `.low` or `.high` after it an
 end of its 95% interval."""
 SIGNS = {"<": operator.lt, "<=": operator.le, ">": operator.gt, ">=": operator.ge}

@@ -58,7 +58,7 @@ def audit(
     fail_if: Annotated[
         list[str] | None,
         typer.Option(
-            help="exit with 1 where this holds, such as 'worst < 0.3'; average, worst, worst-10%, on clean images "
+            help="exit with 1 where this holds, such as 'worst < 0.3'; average, worst, worst-tenth, on clean images "
             "natural-worst, an end of an interval worst.low; repeatable"
         ),
     ] = None,

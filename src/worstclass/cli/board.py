@@ -21,6 +21,7 @@ from worstclass.runs.run import open_run
 from worstclass.runs.saver import LOG
 from worstclass.sweep.jobs import Failure
 from worstclass.sweep.plan import Job
+from worstclass.tail import has_many, worst_tenth
 
 INTERVAL = 1.0
 
@@ -32,6 +33,7 @@ class Row:
         self.job = job
         self.state = "done already" if done else "waiting"
         self.epoch, self.valid, self.resumed = f"1/{job.config.epochs}", "", False
+        self.many = False  # classes, as soon as its log says so
         self._before = {what: self._stamp(what) for what in ("train", "evaluate")}
         self._began: float | None = None
         self._minutes = ""
@@ -79,10 +81,13 @@ class Row:
                 run = open_run(self.job.folder)
                 self.resumed = bool(run.about.get("resumed"))
                 log = run.log if (self.job.folder / LOG).is_file() else []
-                kept: list[dict[str, Any]] = [line["valid"] for line in log if line["selected"]]
+                kept: list[dict[str, Any]] = [line for line in log if line["selected"]]
                 if kept:
-                    average, worst = kept[-1]["robust_accuracy"], kept[-1]["worst_robust_accuracy"]
-                    self.valid = f"{100 * average:.1f} / {100 * worst:.1f}"
+                    valid, classes = kept[-1]["valid"], kept[-1]["class_robust_accuracy"]
+                    self.many = has_many(len(classes))
+                    shown = [valid["robust_accuracy"], valid["worst_robust_accuracy"]]
+                    shown += [worst_tenth(classes)] if self.many else []
+                    self.valid = " / ".join(f"{100 * value:.1f}" for value in shown)
                 return len(log)
         return 0
 
@@ -161,7 +166,9 @@ class Board:
             self.say(line)
 
     def _table(self) -> Table:
-        table = Table("Run", "State", "Validation: average / worst %", "Minutes")
+        many = any(row.many for row in self._rows.values())
+        measures = "average / worst / worst tenth" if many else "average / worst"
+        table = Table("Run", "State", f"Validation: {measures} %", "Minutes")
         for row in self._rows.values():
             table.add_row(*(Text(cell) for cell in row.cells()))
         return table
@@ -171,17 +178,16 @@ def print_results(results: Mapping[str, Any]) -> None:
     """Each job's accuracies, what failed and why, and mean and spread where there is more than one seed."""
     names = results["sweep"]["attacks"]
     attacks = [name.strip() for name in names.split(",") if name.strip()]
-    table = Table(
-        "Run", "State", *map(attack_title, attacks), caption="average / worst class %", caption_justify="left"
-    )
+    measures = _measures(results)
+    table = Table("Run", "State", *map(attack_title, attacks), caption=f"{measures} %", caption_justify="left")
     for line in results["jobs"]:
         state = line["state"] if line["state"] == "done" else f"failed: {line['reason']}"
         found = [line["results"].get(name) for name in attacks]
-        cells = ["" if f is None else f"{100 * f['average']:.1f} / {100 * f['worst']:.1f}" for f in found]
+        cells = ["" if f is None else _accuracies(f) for f in found]
         table.add_row(*(Text(visible(cell)) for cell in (line["name"], state, *cells)))  # names are not markup
     print_wide(table)
     if attacks and any(each["seeds"] > 1 for each in results["summary"]):
-        caption = "average / worst class %, mean ± standard deviation over seeds; (the class that is lowest over all)"
+        caption = f"{measures} %, mean ± standard deviation over seeds; (the class that is lowest over all)"
         table = Table("Runs", "Seeds", *map(attack_title, attacks), caption=caption, caption_justify="left")
         for each in results["summary"]:
             found = [each["results"].get(name) for name in attacks]
@@ -190,10 +196,22 @@ def print_results(results: Mapping[str, Any]) -> None:
         print_wide(table)
 
 
+def _measures(results: Mapping[str, Any]) -> str:
+    """What cells show; of a sweep over data sets of few and of many classes, some have the third and some have not."""
+    found = [cell for line in results["jobs"] for cell in line["results"].values()]
+    return "average / worst class" + (" / worst tenth" if any(has_many(len(cell["classes"])) for cell in found) else "")
+
+
+def _accuracies(found: Mapping[str, Any]) -> str:
+    keys = ("average", "worst", *(["worst_tenth"] if has_many(len(found["classes"])) else []))
+    return " / ".join(f"{100 * found[key]:.1f}" for key in keys)
+
+
 def _over_seeds(found: Mapping[str, Any]) -> str:
     pooled = found["pooled_worst"]
     lowest = f"({pooled['class']} {100 * pooled['value']:.1f})"
-    return f"{_spread(found['average'])} / {_spread(found['worst'])} {lowest}"
+    tenth = f" / {_spread(found['worst_tenth'])}" if has_many(found["classes"]) else ""
+    return f"{_spread(found['average'])} / {_spread(found['worst'])} {lowest}{tenth}"
 
 
 def _spread(value: Mapping[str, float | None]) -> str:

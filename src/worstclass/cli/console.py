@@ -1,5 +1,6 @@
 """What a person at the terminal reads: lines and tables."""
 
+import re
 import sys
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
@@ -32,6 +33,22 @@ def say(text: RenderableType, where: Console | None = None) -> None:
 def fail_line(text: str) -> None:
     """One line on standard error."""
     print(f"failed: {visible(text)}", file=sys.stderr)
+
+
+def fold(line: str, width: int) -> str:
+    """A line of parts that are two spaces apart, over as many lines as a narrow terminal needs: no number is cut."""
+    lines = [""]
+    for part in re.split(r"(?<=\S)  (?=\S)", line):
+        if lines[-1] and len(lines[-1]) + 2 + len(part) > width:
+            lines.append(" " * 4 + part)
+        else:
+            lines[-1] += f"  {part}" if lines[-1] else part
+    return "\n".join(lines)
+
+
+def short(name: str, longest: int = 20) -> str:
+    """A class's name that leaves room for numbers: of a long one, both ends."""
+    return name if len(name) <= longest else f"{name[: longest // 2]}\u2026{name[1 - longest // 2 :]}"
 
 
 def rule(title: str) -> None:
@@ -82,15 +99,19 @@ def print_steps(times: "Sequence[StepTime]", ceiling: float, title: str, device:
 def print_card(card: dict[str, Any]) -> None:
     """The card's main measures as a table; with rho, and against what, where there is a base."""
     from worstclass.report.results import attack_title
-    from worstclass.report.tables import base_name, number, percent, weakest
+    from worstclass.report.tables import TENTH, TENTH_NOTE, base_name, number, percent, weakest
+    from worstclass.tail import has_many
 
-    base = card.get("base")
-    heads = ["Attack", "Average %", "Worst class %", "", "Class variance", *(["rho"] if base else [])]
+    base, many = card.get("base"), has_many(len(card["class_names"]))
+    tenth, rho = [TENTH] if many else [], ["rho"] if base else []
+    heads = ["Attack", "Average %", "Worst class %", "", *tenth, "Class variance", *rho]
     caption = "[95% interval]" + (f"; rho is against {base_name(base)}" if base else "")
+    caption += f"\n{TENTH_NOTE}" if many else ""
     table = Table(*heads, caption=Text(visible(caption)), caption_justify="left")
     for name, column in card["columns"].items():
         cells = [attack_title(name), percent(column["average"]), percent(column["worst"])]
-        cells += [weakest(column), number(column["class_variance"], 4)]
+        cells += [weakest(column), *([percent(column["worst_tenth"])] if many else [])]
+        cells.append(number(column["class_variance"], 4))
         if base:
             cells.append(number(column["against_base"]["rho"], 2, sign=True) if "against_base" in column else "")
         table.add_row(*(Text(visible(cell)) for cell in cells))  # names are not markup

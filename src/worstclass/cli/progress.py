@@ -10,7 +10,7 @@ from rich.progress import BarColumn, ProgressColumn, Task, TextColumn, TimeRemai
 from rich.progress import Progress as RichProgress
 from rich.text import Text
 
-from worstclass.cli.console import console, say
+from worstclass.cli.console import console, fold, say
 from worstclass.evaluation.evaluate import Event
 
 INTERVAL = 30.0  # seconds between plain lines
@@ -65,7 +65,7 @@ class Bars:
         self._progress.update(self._bar("epoch", steps), description=what, completed=step, total=steps)
 
     def epoch(self, line: str) -> None:
-        say(line)
+        say(fold(line, console.width))
         self._progress.reset(self._bar("epoch", None))
 
     def download(self, what: str, done: int, total: int) -> None:

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 import typer
 
-from worstclass.cli.console import say
+from worstclass.cli.console import say, short
 from worstclass.cli.progress import clock, watch
 from worstclass.config import Config
 from worstclass.distributed import ALONE, Team
@@ -23,6 +23,7 @@ from worstclass.runs.run import Run, open_run
 from worstclass.runs.saver import LOG
 from worstclass.runs.train import train_run
 from worstclass.runs.warm_start import Fork
+from worstclass.tail import has_many
 from worstclass.training.engine import Engine
 
 
@@ -134,7 +135,10 @@ class NewNotes:
 
 
 def epoch_line(line: dict[str, Any], config: Config, names: Sequence[str]) -> str:
-    """One epoch in one line: average and worst validation accuracy, and the class that now weighs most."""
+    """One epoch in one line: average and worst validation accuracy, and the class that now weighs most.
+
+    With many classes the worst tenth too; where the score that selects is smoothed, that score.
+    """
     valid, weights = line["valid"], line["next_class_weights"]
     worst = min(range(len(names)), key=lambda k: line["class_robust_accuracy"][k])
     heaviest = max(range(len(names)), key=lambda k: weights[k])
@@ -142,12 +146,21 @@ def epoch_line(line: dict[str, Any], config: Config, names: Sequence[str]) -> st
     return (
         f"{line['epoch']:3d}/{config.epochs}  loss {line['train']['loss']:.3f}  "
         f"natural {100 * valid['natural_accuracy']:.1f}  validation PGD {100 * valid['robust_accuracy']:.1f}, "
-        f"worst {100 * valid['worst_robust_accuracy']:.1f} {names[worst]}"
-        + (f"  heaviest {names[heaviest]} {weights[heaviest]:.2f}" if moving else "")
+        f"worst {100 * valid['worst_robust_accuracy']:.1f} {short(names[worst])}"
+        + (f", worst tenth {100 * valid['worst_tenth_robust_accuracy']:.1f}" if has_many(len(names)) else "")
+        + (f"  heaviest {short(names[heaviest])} {weights[heaviest]:.2f}" if moving else "")
         + (f"  effective classes {line['effective_classes']:.1f}" if moving and "effective_classes" in line else "")
+        + (f"  {smoothed_score(line, config)}" if "selection_score" in line else "")
         + ("  kept" if line["selected"] and config.select != "last" else "")
         + f"  {line['seconds']:.1f}s, {clock(line['seconds'] * (config.epochs - line['epoch']))} left"
     )
+
+
+def smoothed_score(line: dict[str, Any], config: Config) -> str:
+    """What was judged, of the mean over epochs: `smoothed worst tenth 27.1`."""
+    score = line["selection_score"][0]
+    words = {"worst-accuracy": "worst", "worst-tenth": "worst tenth", "average": "average"}
+    return f"smoothed {words[config.select]} {100 * score:.1f}" if score >= 0 else f"smoothed worst loss {-score:.3f}"
 
 
 def evaluate_with_progress(target: Target, names: list[str], folder: Path, **options: Any) -> dict[str, Any]:

@@ -53,9 +53,7 @@ def measure(labels: Ints, predicted: Ints, class_names: Sequence[str]) -> dict[s
         "average": _with_interval(correct.sum() / counts.sum(), average_low, average_high),
         "worst": _with_interval(worst, *metrics.worst_interval(correct, counts))
         | {"class": class_names[index], "ties": metrics.worst_ties(accuracy)},
-        "worst_10_percent": _with_interval(
-            metrics.worst_share(accuracy), *metrics.worst_share_interval(correct, counts)
-        ),
+        "worst_tenth": _with_interval(metrics.worst_tenth(accuracy), *metrics.worst_tenth_interval(correct, counts)),
         "class_variance": _with_interval(variance, *metrics.variance_interval(correct, counts)),
         "classes": [
             {"class": name, "images": int(n)} | _with_interval(a, lo, hi)
@@ -110,6 +108,7 @@ def compare_with_base(outcomes: Outcomes, base: Outcomes, name: str, num_classes
         "rho": _with_interval(*result.rho),
         "average_difference": _with_interval(*result.avg_difference),
         "worst_difference": _with_interval(*result.worst_difference),
+        "worst_tenth_difference": _with_interval(*result.worst_tenth_difference),
         "p_value": result.p_value,
     }
 

@@ -53,10 +53,11 @@ class Spread(NamedTuple):
 
 
 class Spreads(NamedTuple):
-    """Those of average and worst class."""
+    """Those of average, worst class and worst tenth."""
 
     average: Spread
     worst: Spread
+    worst_tenth: Spread
 
 
 def pooled_spread(methods: Iterable[ArrayLike]) -> Spread:
@@ -79,6 +80,7 @@ class SeedMeans(NamedTuple):
 
     average: Measure
     worst: Measure
+    worst_tenth: Measure
     pooled_worst: Measure
     pooled_class: int
 
@@ -100,36 +102,39 @@ def seed_means(
     """
     y, runs = _checked(labels, predictions)
     correct, counts, present = _counted(y, runs, num_classes)
-    averages, worsts = _measures(correct[:, present] / counts[present], counts[present])
+    found = metrics.headline_measures(correct[:, present] / counts[present], counts[present])
     ends = (
         [metrics.binomial_interval(each.sum(), counts.sum(), level) for each in correct],
         [metrics.worst_interval(each, counts, level) for each in correct],
+        [metrics.worst_tenth_interval(each, counts, level) for each in correct],
     )
-    spreads = spreads or Spreads(pooled_spread([averages]), pooled_spread([worsts]))
+    spreads = spreads or Spreads(*(pooled_spread([values]) for values in found))
     drawn = (
-        _measures(metrics.bootstrap_runs(y, runs == y, draws=draws, seed=seed), counts[present])
+        metrics.headline_measures(metrics.bootstrap_runs(y, runs == y, draws=draws, seed=seed), counts[present])
         if len(runs) > 1
         else None
     )
     means = []
-    for i, values in enumerate((averages, worsts)):
+    for i, values in enumerate(found):
         low, high = np.mean(ends[i], axis=0)
         share = 1.0 if drawn is None else _shared_part(drawn[i])
         value = float(values.mean())
-        found = _widened(value, value, low, high, share, spreads[i], 1 / len(values), level)
-        means.append(Measure(value, max(0.0, found.low), min(1.0, found.high)))
+        wide = _widened(value, value, low, high, share, spreads[i], 1 / len(values), level)
+        means.append(Measure(value, max(0.0, wide.low), min(1.0, wide.high)))
     pooled = correct.mean(axis=0)  # as of one run: all seeds see the same images
     accuracy = np.divide(pooled, counts, out=np.full(num_classes, np.nan), where=present)
     index, worst = metrics.worst_class(accuracy)
-    return SeedMeans(means[0], means[1], Measure(worst, *metrics.worst_interval(pooled, counts, level)), index)
+    pooled_worst = Measure(worst, *metrics.worst_interval(pooled, counts, level))
+    return SeedMeans(means[0], means[1], means[2], pooled_worst, index)
 
 
 class SeedComparison(NamedTuple):
-    """A method against another: differences of the means over seeds of average and worst class, and the degrees of
-    freedom of the spread over seeds; at 0 the intervals are about images alone."""
+    """A method against another: differences of the means over seeds of average, worst class and worst tenth, and the
+    degrees of freedom of the spread over seeds; at 0 the intervals are about images alone."""
 
     avg_difference: Measure
     worst_difference: Measure
+    worst_tenth_difference: Measure
     degrees: int
 
 
@@ -155,23 +160,24 @@ def compare_seeds(
     n, m = len(ours), len(base)
     runs = np.concatenate([ours, base])
     correct, counts, present = _counted(y, runs, num_classes)
-    values = _measures(correct[:, present] / counts[present], counts[present])
-    drawn = _measures(metrics.bootstrap_runs(y, runs == y, draws=draws, seed=seed), counts[present])
+    values = metrics.headline_measures(correct[:, present] / counts[present], counts[present])
+    drawn = metrics.headline_measures(metrics.bootstrap_runs(y, runs == y, draws=draws, seed=seed), counts[present])
     spreads = spreads or Spreads(*(pooled_spread([each[:n], each[n:]]) for each in values))
     apart = not np.array_equal((ours == y).mean(axis=0), (base == y).mean(axis=0))
-    rooms = [metrics.room_above(each[present], counts[present], level) if apart else 0.0 for each in correct]
-    room = ((0.0, 0.0), (float(np.mean(rooms[n:])), float(np.mean(rooms[:n]))))
+    rooms = np.zeros((len(values), len(runs)))
+    for r, each in enumerate(correct if apart else []):
+        rooms[1, r] = metrics.room_above(each[present], counts[present], level)
+        rooms[2, r] = metrics.tenth_room_above(each[present], counts[present], level)
     found = []
-    for i in range(2):
+    for i in range(len(values)):
         gap = float(values[i][:n].mean() - values[i][n:].mean())
         gaps = drawn[i][:, :n].mean(axis=1) - drawn[i][:, n:].mean(axis=1)
         low, high = metrics.reverse_interval(gap, gaps, level)
         center = 2 * gap - float(gaps.mean())  # the value less its bias by images
         share = _shared_part(drawn[i], n)
-        found.append(
-            _widened(gap, center, low - room[i][0], high + room[i][1], share, spreads[i], 1 / n + 1 / m, level)
-        )
-    return SeedComparison(found[0], found[1], min(spread.degrees for spread in spreads))
+        low, high = low - float(rooms[i, n:].mean()), high + float(rooms[i, :n].mean())
+        found.append(_widened(gap, center, low, high, share, spreads[i], 1 / n + 1 / m, level))
+    return SeedComparison(found[0], found[1], found[2], min(spread.degrees for spread in spreads))
 
 
 def _checked(labels: ArrayLike, predictions: ArrayLike) -> tuple[Ints, Ints]:
@@ -185,11 +191,6 @@ def _counted(y: Ints, runs: Ints, num_classes: int) -> tuple[Ints, Ints, NDArray
     """Right predictions (n, K), images of each class (K,), and which classes have any (K,)."""
     counted = [metrics.class_counts(y, each, num_classes) for each in runs]
     return np.stack([correct for correct, _ in counted]), counted[0][1], counted[0][1] > 0
-
-
-def _measures(accuracy: Floats, counts: Ints) -> tuple[Floats, Floats]:
-    """Average and worst class from the accuracies of classes (..., K)."""
-    return accuracy @ counts / counts.sum(), accuracy.min(-1)
 
 
 def _shared_part(drawn: Floats, first: int | None = None) -> float:

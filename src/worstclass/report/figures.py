@@ -15,8 +15,11 @@ from worstclass.errors import choose
 from worstclass.report.groups import Group, by_worst, has_seeds
 from worstclass.report.results import Result, attack_title
 from worstclass.runs.run import Run
+from worstclass.tail import has_many, worst_tenth
 
 COLORS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000", "#F0E442")  # Okabe and Ito
+ENDS = 10  # of many classes, those shown at either end
+TENTH = "worst tenth of classes"
 FIGURE_FORMATS = ("svg", "pdf", "png")
 STYLE: Any = {
     "font.size": 10,
@@ -39,7 +42,12 @@ def run_color(index: int) -> str:
 
 
 def classwise(results: Sequence[Result], attack: str) -> Figure:
-    """Accuracy of each class under one attack, runs side by side, with exact 95% intervals."""
+    """Accuracy of each class under one attack, runs side by side, with exact 95% intervals.
+
+    Of many classes the lowest and the highest, beside the accuracies of all in order.
+    """
+    if has_many(len(results[0].class_names)):
+        return _ranked(results, attack)
     with matplotlib.rc_context(STYLE):
         figure = Figure(figsize=(9, 3.6), layout="constrained")
         axes = figure.subplots()
@@ -56,9 +64,7 @@ def classwise(results: Sequence[Result], attack: str) -> Figure:
             errors = np.stack([value - low, high - value])
             axes.errorbar(places + offset, value, errors, fmt="none", ecolor="#333333", elinewidth=0.8, capsize=1.5)
             axes.axhline(100 * result.columns[attack]["average"]["value"], color=color, linewidth=1, linestyle="--")
-        if len(names) > 30:
-            axes.set_xticks(places, names, rotation=90, fontsize=5)
-        elif len(names) > 6 or max(map(len, names)) > 10:
+        if len(names) > 6 or max(map(len, names)) > 10:
             axes.set_xticks(places, names, rotation=30, ha="right")
         else:
             axes.set_xticks(places, names)
@@ -70,15 +76,57 @@ def classwise(results: Sequence[Result], attack: str) -> Figure:
         return figure
 
 
+def _ranked(results: Sequence[Result], attack: str) -> Figure:
+    """Left, the classes that are lowest and highest on average over the runs; right, all of each run in its order."""
+    with matplotlib.rc_context(STYLE):
+        figure = Figure(figsize=(9, 1.6 + 2 * ENDS * (0.12 + 0.09 * len(results))), layout="constrained")
+        left, right = figure.subplots(1, 2, width_ratios=(3, 2))
+        names = results[0].class_names
+        ends = {  # (runs, K) each
+            key: 100 * np.array([[c[key] for c in r.columns[attack]["classes"]] for r in results], dtype=float)
+            for key in ("value", "low", "high")
+        }
+        means = ends["value"].mean(axis=0)
+        order = np.argsort(means, kind="stable")[: int((~np.isnan(means)).sum())]  # without classes that have no images
+        between = max(0, len(order) - 2 * ENDS)
+        shown = np.concatenate([order[:ENDS], order[ENDS + between :]])
+        places = -np.arange(len(shown)) - 1.0 * (np.arange(len(shown)) >= ENDS)
+        height = 0.8 / len(results)
+        for index, result in enumerate(results):
+            value, low, high = (ends[key][index, shown] for key in ("value", "low", "high"))
+            at, color = places - (index - (len(results) - 1) / 2) * height, run_color(index)
+            left.barh(at, value, 0.92 * height, color=color, label=_short(result.title))
+            errors = np.stack([value - low, high - value])
+            left.errorbar(value, at, xerr=errors, fmt="none", ecolor="#333333", elinewidth=0.8, capsize=1.5)
+            ranked = np.sort(ends["value"][index, order])
+            right.plot(np.arange(1, len(ranked) + 1), ranked, color=color, drawstyle="steps-mid")
+        labels = [_short(names[k], 24) for k in shown]
+        fold = f"\u2026 {between} more \u2026" if between else ""
+        left.set_yticks([*places, -float(ENDS)], [*labels, fold], fontsize=8)
+        left.tick_params(axis="y", length=0)
+        left.grid(axis="y", visible=False)
+        left.set_xlim(0, 100)
+        left.set_xlabel("accuracy (%)")
+        left.set_title(f"{attack_title(attack)}: the lowest and the highest", loc="left")
+        right.axvspan(0.5, len(order) / 10 + 0.5, color="#f3e6c8", zorder=0)
+        right.set_ylim(0, 100)
+        right.set_xlabel("classes, from worst to best")
+        right.set_title(f"all {len(order)} (shaded: the worst tenth)", loc="left")
+        _add_legend(figure, len(results))
+        return figure
+
+
 def forest(groups: Sequence[Group], attack: str) -> Figure:
     """A row for each method, the best worst class on top: its seeds as dots, their mean with its 95% interval as a bar,
-    and the paper's number as a cross; average on the left, worst class on the right."""
+    and the paper's number as a cross; average on the left, worst class on the right, and with many classes the worst
+    tenth beside it."""
     ordered = by_worst(groups, attack)
     places = np.arange(len(ordered))[::-1]
     with matplotlib.rc_context(STYLE):
         figure = Figure(figsize=(9, 1.3 + 0.42 * len(ordered)), layout="constrained")
-        panels = figure.subplots(1, 2, sharey=True)
-        for axes, key, title in zip(panels, ("average", "worst"), ("average", "worst class"), strict=True):
+        measures = {"average": "average", "worst": "worst class"} | ({"worst_tenth": TENTH} if groups[0].many else {})
+        panels = figure.subplots(1, len(measures), sharey=True)
+        for axes, (key, title) in zip(panels, measures.items(), strict=True):
             for place, group in zip(places, ordered, strict=True):
                 column = group.columns[attack]
                 mean, paper = column[key], column["paper"]
@@ -87,7 +135,7 @@ def forest(groups: Sequence[Group], attack: str) -> Figure:
                 axes.plot([value, value], [place - 0.13, place + 0.13], color=COLORS[0], linewidth=2.6)
                 seeds = 100 * np.array(mean["seeds"])
                 axes.plot(seeds, np.full(len(seeds), place - 0.24), "o", color=COLORS[1], markersize=4.5, alpha=0.85)
-                if paper:  # above the bar, as seeds are below it: none covers another
+                if paper and key in paper:  # above the bar, as seeds are below it: none covers another
                     axes.plot(100 * paper[key], place + 0.24, "x", color=COLORS[6], markersize=5.5, markeredgewidth=1.3)
             axes.set_xlabel(f"{title} (%)")
             axes.set_ylim(-0.6, len(ordered) - 0.4)
@@ -95,8 +143,8 @@ def forest(groups: Sequence[Group], attack: str) -> Figure:
         names = [f"{_short(g.title, 40)} ({_count(len(g.results), 'seed')})" for g in ordered]
         panels[0].set_title(f"Accuracy under {attack_title(attack)}", loc="left")
         panels[0].set_yticks(places, names)
-        panels[0].tick_params(axis="y", length=0)
-        panels[1].tick_params(axis="y", length=0)
+        for axes in panels:
+            axes.tick_params(axis="y", length=0)
         marks = [
             Line2D([], [], color=COLORS[1], marker="o", linestyle="", markersize=4.5, label="a seed"),
             Line2D([], [], color=COLORS[0], marker="|", markersize=9, markeredgewidth=2.6, label=_interval(ordered)),
@@ -125,11 +173,15 @@ def training(runs: Sequence[tuple[str, Run]]) -> Figure:
             epochs = [line["epoch"] for line in log]
             mark = "o" if len(epochs) == 1 else ""
             ends = []
-            for key, label, style in (
-                ("robust_accuracy", "average", "-"),
-                ("worst_robust_accuracy", "worst class", "--"),
-            ):
-                accuracy = [100 * line["valid"][key] for line in log]
+            many = has_many(len(run.class_names))
+            lines = {
+                ("average", "-"): [line["valid"]["robust_accuracy"] for line in log],
+                ("worst class", "--"): [line["valid"]["worst_robust_accuracy"] for line in log],
+            }
+            if many:
+                lines["worst tenth", ":"] = [worst_tenth(line["class_robust_accuracy"]) for line in log]
+            for (label, style), values in lines.items():
+                accuracy = [100 * value for value in values]
                 left.plot(epochs, accuracy, style, color=COLORS[0], marker=mark)
                 ends.append((accuracy[-1], label, COLORS[0]))
             kept = [line["epoch"] for line in log if line["selected"]][-1]
@@ -142,14 +194,21 @@ def training(runs: Sequence[tuple[str, Run]]) -> Figure:
             weights = np.array([line["class_weights"] for line in log])
             heavy = set(np.argsort(weights[-1])[::-1][:3].tolist()) if np.ptp(weights) > 1e-6 else set()
             heaviest = []
+            if many:  # as lines they would be one surface
+                for share, color in ((0.0, "#ececec"), (0.1, "#d4d4d4")):
+                    right.fill_between(epochs, *np.quantile(weights, [share, 1 - share], axis=1), color=color)
             for k, name in enumerate(run.class_names):
+                if many and k not in heavy:
+                    continue
                 color = COLORS[1 + sorted(heavy).index(k)] if k in heavy else "#bbbbbb"
                 right.plot(epochs, weights[:, k], color=color, linewidth=1.6 if k in heavy else 0.9, marker=mark)
                 if k in heavy:
                     heaviest.append((weights[-1, k], _short(name, 16), color))
             room = max(0.05 * np.ptp(weights), 0.25 * weights.mean())
             right.set_ylim(weights.min() - room, weights.max() + room)
-            right.set_title("class weights in training" + (", the heaviest named" if heavy else ""), loc="left")
+            bands = "\nall classes; darker: without the end tenths" if many else ""
+            named = ", the heaviest named" if heavy else ""
+            right.set_title(f"class weights in training{named}{bands}", loc="left")
             _name_lines(right, epochs[-1], heaviest)
             for axes in (left, right):
                 axes.set_xlabel("epoch")

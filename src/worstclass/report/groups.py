@@ -20,17 +20,19 @@ from worstclass.metrics import Measure
 from worstclass.report.paper import printed
 from worstclass.report.results import Result, shared_attacks
 from worstclass.report.titles import distinguish
+from worstclass.tail import has_many
 
-DIFFERENCES = ("average_difference", "worst_difference")
+DIFFERENCES = ("average_difference", "worst_difference", "worst_tenth_difference")
 
 
 @dataclass(frozen=True)
 class Group:
     """Runs that differ in the seed alone, or a single run; `columns` has what they say together under each attack.
 
-    `average` and `worst` are means over seeds with `std`, the values of `seeds`, and an interval for images and seeds,
-    `pooled_worst` is the worst class of all seeds together, `rho` the mean of what each seed has against the base of
-    its own seed, `against_base` the differences to the base group, and `paper` what the paper prints, if it does.
+    `average`, `worst` and `worst_tenth` are means over seeds with `std`, the values of `seeds`, and an interval for
+    images and seeds, `pooled_worst` is the worst class of all seeds together, `rho` the mean of what each seed has
+    against the base of its own seed, `against_base` the differences to the base group, and `paper` what the paper
+    prints, if it does.
     """
 
     title: str
@@ -41,6 +43,16 @@ class Group:
     @property
     def seeds(self) -> list[int | None]:
         return [result.recipe.seed if result.recipe else None for result in self.results]
+
+    @property
+    def many(self) -> bool:
+        """Whether there are so many classes that the worst tenth is shown."""
+        return has_many(len(self.results[0].class_names))
+
+    @property
+    def differences(self) -> tuple[str, ...]:
+        """Those of `DIFFERENCES` that are shown."""
+        return DIFFERENCES if self.many else DIFFERENCES[:2]
 
 
 def group_results(results: Sequence[Result], attacks: Sequence[str] | None = None) -> list[Group]:
@@ -67,8 +79,13 @@ def group_results(results: Sequence[Result], attacks: Sequence[str] | None = Non
 
 
 def by_worst(groups: Sequence[Group], attack: str) -> list[Group]:
-    """The best worst class first."""
-    return sorted(groups, key=lambda group: -float(group.columns[attack]["worst"]["value"]))
+    """The best worst class first; of those that are equal, as many are at 0, the best worst tenth."""
+
+    def order(group: Group) -> tuple[float, float]:
+        column = group.columns[attack]
+        return -float(column["worst"]["value"]), -float(column["worst_tenth"]["value"])
+
+    return sorted(groups, key=order)
 
 
 def has_seeds(groups: Sequence[Group]) -> bool:
@@ -93,8 +110,7 @@ def _without_seed(config: Config | None) -> Config | None:
 
 def _spreads(members: Sequence[Sequence[Result]], attack: str) -> Spreads:
     """Over the seeds of all groups together."""
-    averages, worsts = ([_values(each, attack, key) for each in members] for key in ("average", "worst"))
-    return Spreads(pooled_spread(averages), pooled_spread(worsts))
+    return Spreads(*(pooled_spread([_values(each, attack, key) for each in members]) for key in Spreads._fields))
 
 
 def _values(runs: Sequence[Result], attack: str, key: str) -> list[float]:
@@ -109,6 +125,7 @@ def _column(runs: Sequence[Result], attack: str, spreads: Spreads) -> dict[str, 
     return {
         "average": _over_seeds(means.average, _values(runs, attack, "average")),
         "worst": _over_seeds(means.worst, _values(runs, attack, "worst")),
+        "worst_tenth": _over_seeds(means.worst_tenth, _values(runs, attack, "worst_tenth")),
         "pooled_worst": means.pooled_worst._asdict() | {"class": names[means.pooled_class]},
         "rho": _rho(runs, attack),
         "paper": None if cell is None else {"average": cell.average / 100, "worst": cell.worst / 100},
@@ -146,8 +163,8 @@ def _against(runs: Sequence[Result], base: Sequence[Result], attack: str, spread
         len(runs[0].class_names),
         spreads=spreads,
     )
-    gaps = (found.avg_difference._asdict(), found.worst_difference._asdict())
-    return dict(zip(DIFFERENCES, gaps, strict=True)) | {"degrees": found.degrees}
+    gaps = (found.avg_difference, found.worst_difference, found.worst_tenth_difference)
+    return {key: gap._asdict() for key, gap in zip(DIFFERENCES, gaps, strict=True)} | {"degrees": found.degrees}
 
 
 def _predictions(runs: Sequence[Result], attack: str) -> NDArray[np.int64]:

@@ -10,24 +10,19 @@ from rich.table import Table
 from rich.text import Text
 
 from worstclass.errors import visible
-from worstclass.report.groups import DIFFERENCES, Group, by_worst
+from worstclass.report.groups import Group, by_worst
 from worstclass.report.results import attack_title
-from worstclass.report.tables import number, percent
+from worstclass.report.tables import TENTH, TENTH_NOTE, number, percent
 
-HEADER = (
-    "Attack",
-    "Method",
-    "Seeds",
-    "Average %",
-    "Worst class %",
-    "Pooled worst %",
-    "",
-    "Average - base",
-    "Worst - base",
-    "rho",
-)
 WORDS = (0, 1, 6)  # columns that are not numbers
 SMALL = 10  # degrees of freedom below which a spread over seeds is itself uncertain
+
+
+def leaderboard_header(groups: Sequence[Group]) -> tuple[str, ...]:
+    """The names of the columns; with many classes the worst tenth is one of them."""
+    tenth, gap = ([TENTH], ["Worst tenth - base"]) if groups[0].many else ([], [])
+    accuracies = ("Average %", "Worst class %", "Pooled worst %", "", *tenth)
+    return ("Attack", "Method", "Seeds", *accuracies, "Average - base", "Worst - base", *gap, "rho")
 
 
 def leaderboard_rows(groups: Sequence[Group], attacks: Iterable[str]) -> list[tuple[str, ...]]:
@@ -37,7 +32,9 @@ def leaderboard_rows(groups: Sequence[Group], attacks: Iterable[str]) -> list[tu
         for group in by_worst(groups, attack):
             column = group.columns[attack]
             against = column.get("against_base", {})
-            gaps = [signed(against[key]) if key in against else "base" if group.is_base else "" for key in DIFFERENCES]
+            gaps = [
+                signed(against[key]) if key in against else "base" if group.is_base else "" for key in group.differences
+            ]
             rows.append(
                 (
                     attack_title(attack),
@@ -47,6 +44,7 @@ def leaderboard_rows(groups: Sequence[Group], attacks: Iterable[str]) -> list[tu
                     with_deviation(column["worst"]),
                     percent(column["pooled_worst"]),
                     str(column["pooled_worst"]["class"]),
+                    *([with_deviation(column["worst_tenth"])] if group.many else []),
                     *gaps,
                     _rho(column["rho"]) if not group.is_base else "base",
                 )
@@ -74,15 +72,16 @@ def _rho(rho: dict[str, Any] | None) -> str:
 def leaderboard_notes(groups: Sequence[Group]) -> list[str]:
     """What the numbers mean, and what they leave out."""
     degrees = next(iter(groups[0].columns.values()))["degrees"]
+    tenth = [TENTH_NOTE] if groups[0].many else []
     if degrees == 0:
-        return [
-            "[95% interval], for the draw of images alone: no method has two seeds, so seeds are not accounted for."
-        ]
+        alone = "[95% interval], for the draw of images alone: no method has two seeds, so seeds are not accounted for."
+        return [alone, *tenth]
     small = ": a small sample, read the intervals with care" if degrees < SMALL else ""
     lines = [
         "Mean ± standard deviation over seeds [95% interval, for the draw of images and of seeds].",
         f"The spread over seeds is that of all methods together, {degrees} degrees of freedom{small}.",
         "Worst class: mean of each seed's own. Pooled: the class that is lowest over all seeds [for images alone].",
+        *tenth,
     ]
     unpaired = [r.title for group in groups for r in group.results if any("is compared with" in n for n in r.notes)]
     if any(group.columns[attack]["rho"] for group in groups for attack in group.columns):
@@ -95,7 +94,7 @@ def leaderboard_table(groups: Sequence[Group], attacks: Sequence[str], title: st
     """For the terminal."""
     caption = Text(visible("\n".join(leaderboard_notes(groups))))
     table = Table(title=Text(title), title_justify="left", caption=caption, caption_justify="left")
-    for index, name in enumerate(HEADER):
+    for index, name in enumerate(leaderboard_header(groups)):
         table.add_column(name, justify="left" if index in WORDS else "right", no_wrap=True)
     previous = ""
     for row in leaderboard_rows(groups, attacks):
@@ -120,16 +119,18 @@ def _text(groups: Sequence[Group], attacks: Sequence[str]) -> str:
 
 def _markdown(groups: Sequence[Group], attacks: Sequence[str]) -> str:
     rows = [[cell.replace("|", "\\|") for cell in row] for row in leaderboard_rows(groups, attacks)]
-    rule = ["---" if index in WORDS else "---:" for index in range(len(HEADER))]
-    lines = [f"| {' | '.join(row)} |" for row in (HEADER, rule, *rows)]
+    header = leaderboard_header(groups)
+    rule = ["---" if index in WORDS else "---:" for index in range(len(header))]
+    lines = [f"| {' | '.join(row)} |" for row in (header, rule, *rows)]
     return "\n".join([*lines, "", *leaderboard_notes(groups)]) + "\n"
 
 
 def _latex(groups: Sequence[Group], attacks: Sequence[str]) -> str:
     """With booktabs."""
     lines = [f"% {note}" for note in leaderboard_notes(groups)]
-    columns = "".join("l" if index in WORDS else "r" for index in range(len(HEADER)))
-    lines += [f"\\begin{{tabular}}{{{columns}}}", "\\toprule", " & ".join(map(escape_latex, HEADER)) + " \\\\"]
+    header = leaderboard_header(groups)
+    columns = "".join("l" if index in WORDS else "r" for index in range(len(header)))
+    lines += [f"\\begin{{tabular}}{{{columns}}}", "\\toprule", " & ".join(map(escape_latex, header)) + " \\\\"]
     previous = ""
     for row in leaderboard_rows(groups, attacks):
         lines += ["\\midrule"] if row[0] != previous else []
@@ -146,8 +147,10 @@ def _csv(groups: Sequence[Group], attacks: Sequence[str]) -> str:
     for attack in attacks:
         for group in by_worst(groups, attack):
             column = group.columns[attack]
-            cells = {key: column[key] for key in ("average", "worst", "pooled_worst", "rho") if column[key]}
-            cells |= {key: column["against_base"][key] for key in DIFFERENCES if "against_base" in column}
+            tenth = ("worst_tenth",) if group.many else ()
+            keys = ("average", "worst", "pooled_worst", *tenth, "rho")
+            cells = {key: column[key] for key in keys if column[key]}
+            cells |= {key: column["against_base"][key] for key in group.differences if "against_base" in column}
             for measure, cell in cells.items():
                 paper = (column["paper"] or {}).get(measure)
                 values = [cell["value"], cell.get("std"), cell["low"], cell["high"], paper]

@@ -1,7 +1,7 @@
 "use strict";
 // Draws the page's charts with Observable Plot from the data embedded in it; the controls choose attack and runs.
 const data = JSON.parse(document.getElementById("data").textContent);
-const state = { attack: data.attack, shown: new Set(data.runs.map((_, i) => i)), run: 0 };
+const state = { attack: data.attack, shown: new Set(data.runs.map((_, i) => i)), run: 0, find: "", all: false };
 const style = { fontSize: "12px" };
 const percent = (x) => (100 * x).toFixed(1);
 const interval = (m) => (m.value === null ? "no images" : `${percent(m.value)}% [${percent(m.low)}, ${percent(m.high)}]`);
@@ -14,6 +14,13 @@ function put(id, chart, caption) {
   const place = document.getElementById(id);
   place.querySelector(".chart").replaceChildren(chart);
   if (caption) place.querySelector("figcaption").textContent = caption;
+}
+
+function weakest(runs) { // of each run, in words
+  return runs.map((run) => {
+    const worst = run.columns[state.attack].worst;
+    return worst.ties > 1 ? `${run.title}: ${worst.ties} classes at ${interval(worst)}` : `${run.title}: weakest ${worst.class}, ${interval(worst)}`;
+  });
 }
 
 function classwise() {
@@ -40,11 +47,7 @@ function classwise() {
       Plot.tip(rows, Plot.pointerX({ fx: "class", x: "run", y: (d) => 100 * d.value, title: "label" })),
     ],
   });
-  const weakest = runs.map((run) => {
-    const worst = run.columns[state.attack].worst;
-    return worst.ties > 1 ? `${run.title}: ${worst.ties} classes at ${interval(worst)}` : `${run.title}: weakest ${worst.class}, ${interval(worst)}`;
-  });
-  put("classwise", chart, `Accuracy of each class under ${under()} with its 95% interval; dashed: the average. ${weakest.join(". ")}.`);
+  put("classwise", chart, `Accuracy of each class under ${under()} with its 95% interval; dashed: the average. ${weakest(runs).join(". ")}.`);
 }
 
 function forest() { // a row a method: seeds as dots below the bar of their mean, the paper's number as a cross above it
@@ -52,8 +55,9 @@ function forest() { // a row a method: seeds as dots below the bar of their mean
   const names = methods.map((m) => m.title);
   const full = width("forest"), narrow = full < 700;
   const left = Math.min(narrow ? 150 : 260, 20 + 7 * d3.max(names, (name) => name.length));
-  const panels = [["average", "average"], ["worst", "worst class"]].map(([key, title], panel) => {
-    const named = narrow || panel === 0; // side by side, both panels have the names of the first
+  const measures = [["average", "average"], ["worst", "worst class"], ...(data.many ? [["worst_tenth", "worst tenth"]] : [])];
+  const panels = measures.map(([key, title], panel) => {
+    const named = narrow || panel === 0; // side by side, all panels have the names of the first
     const rows = methods.map((m) => {
       const d = m.columns[state.attack][key];
       const deviation = d.std === null ? "" : ` ± ${percent(d.std)} over ${d.seeds.length} seeds`;
@@ -62,10 +66,10 @@ function forest() { // a row a method: seeds as dots below the bar of their mean
     });
     const seeds = rows.flatMap((d) => d.seeds.map((value) => ({ method: d.method, value })));
     return Plot.plot({
-      width: narrow ? full : (full - left) / 2 - 10 + (named ? left : 0), height: 65 + 38 * rows.length,
+      width: narrow ? full : (full - left) / measures.length - 10 + (named ? left : 0), height: 65 + 38 * rows.length,
       marginLeft: named ? left : 15, marginRight: 15, marginTop: 20, marginBottom: 40,
       style, ariaLabel: `Methods under ${under()}: ${title}`,
-      x: { label: `${title}, accuracy (%)`, grid: true, nice: true, ticks: 6 },
+      x: { label: `${title}, accuracy (%)`, grid: true, nice: true, ticks: data.many ? 4 : 6 },
       y: { domain: names, label: null, axis: null, padding: 0.2 },
       marks: [
         named ? Plot.axisY({ tickSize: 0, label: null, lineWidth: left / 13, textOverflow: "ellipsis" }) : null,
@@ -87,11 +91,12 @@ function forest() { // a row a method: seeds as dots below the bar of their mean
 function plane() {
   const runs = shownRuns();
   const points = runs.map((run) => {
-    const { average, worst, rho } = run.columns[state.attack];
+    const { average, worst, worst_tenth, rho } = run.columns[state.attack];
     const gain = rho && rho.value !== null ? `, rho ${rho.value.toFixed(3)}` : "";
-    return { run: run.title, color: run.color, average, worst, label: `${run.title}: average ${interval(average)}, worst ${interval(worst)}${gain}` };
+    const tenth = data.many ? `, worst tenth ${interval(worst_tenth)}` : "";
+    return { run: run.title, color: run.color, average, worst: data.many ? worst_tenth : worst, label: `${run.title}: average ${interval(average)}, worst ${interval(worst)}${tenth}${gain}` };
   });
-  const base = data.base;
+  const base = data.base, what = data.many ? "worst-tenth" : "worst-class";
   const x = d3.extent(points.flatMap((p) => [100 * p.average.low, 100 * p.average.high]));
   const y = d3.extent(points.flatMap((p) => [100 * p.worst.low, 100 * p.worst.high]));
   const pad = (e) => [Math.max(0, e[0] - 2), Math.min(100, e[1] + 2)];
@@ -101,7 +106,7 @@ function plane() {
     p.name_at = i ? Math.max(100 * p.worst.value, all[i - 1].name_at + above) : 100 * p.worst.value;
   });
   const lines = [];
-  const [a0, w0] = base && state.attack in base.columns ? base.columns[state.attack].map((v) => 100 * v) : [0, 0];
+  const [a0, w0] = base && !data.many && state.attack in base.columns ? base.columns[state.attack].map((v) => 100 * v) : [0, 0];
   if (w0 > 0) {
     const worstAt = (rho, average) => w0 * (2 + rho - average / a0);
     const rhoAt = (average, worst) => worst / w0 + average / a0 - 2;
@@ -114,9 +119,9 @@ function plane() {
   }
   const chart = Plot.plot({
     width: Math.min(860, width("plane")), height: 420, marginRight: 60,
-    style, ariaLabel: `Average against worst-class accuracy under ${under()}`,
+    style, ariaLabel: `Average against ${what} accuracy under ${under()}`,
     x: { domain: [x0, x1], label: "average accuracy (%)", grid: true },
-    y: { domain: [y0, y1], label: "worst-class accuracy (%)", grid: true },
+    y: { domain: [y0, y1], label: `${what} accuracy (%)`, grid: true },
     color: { domain: data.runs.map((r) => r.title), range: data.runs.map((r) => r.color) },
     marks: [
       Plot.link(lines, { x1: "x1", y1: "y1", x2: "x2", y2: "y2", stroke: "#999", strokeDasharray: "2 3" }),
@@ -128,8 +133,8 @@ function plane() {
       Plot.tip(points, Plot.pointer({ x: (d) => 100 * d.average.value, y: (d) => 100 * d.worst.value, title: "label" })),
     ],
   });
-  const against = lines.length ? `Dashed lines are of equal rho against ${base.title}. ` : base ? `rho is against ${base.title}. ` : "";
-  put("plane", chart, `Right is better on average, up is better for the weakest class. ${against}Bars are 95% intervals.${base ? "" : " There is no vanilla run, and so no rho."}`);
+  const against = lines.length ? `Dashed lines are of equal rho against ${base.title}. ` : base && !data.many ? `rho is against ${base.title}. ` : "";
+  put("plane", chart, `Right is better on average, up is better for the ${data.many ? "worst tenth of the classes" : "weakest class"}. ${against}Bars are 95% intervals.${base || data.many ? "" : " There is no vanilla run, and so no rho."}`);
 }
 
 function epochs() {
@@ -138,6 +143,7 @@ function epochs() {
     for (const id of ["weights", "accuracies"]) put(id, "", `${run.title} was trained elsewhere: there is no log of its epochs.`);
     return;
   }
+  if (data.many) return epochBands();
   const lines = (table) => table.flatMap((row, t) => row.map((value, k) => ({ epoch: t + 1, class: data.classes[k], value })));
   const last = run.log.class_robust_accuracy.at(-1);
   const names = d3.sort(data.classes.keys(), (k) => last[k]).slice(0, 3).map((k) => data.classes[k]);
@@ -168,19 +174,18 @@ function epochs() {
 function confusion() {
   const run = data.runs[state.run], column = run.columns[state.attack];
   const weakest = data.classes.indexOf(column.worst.class);
-  const few = data.classes.length <= 30;
-  const cells = column.confusion.flatMap((row, i) => (few || i === weakest ? row.map((share, j) => ({ share, from: data.classes[i], to: data.classes[j], own: i === j })) : []))
+  const cells = column.confusion.flatMap((row, i) => row.map((share, j) => ({ share, from: data.classes[i], to: data.classes[j], own: i === j })))
     .map((c) => ({ ...c, label: `${c.from} taken for ${c.to}: ${percent(c.share)}%` }));
-  const size = few ? Math.min(width("confusion"), 130 + 46 * data.classes.length) : width("confusion");
+  const size = Math.min(width("confusion"), 130 + 46 * data.classes.length);
   const chart = Plot.plot({
-    width: size, height: few ? 90 + 34 * data.classes.length : 150, marginLeft: 95, marginBottom: 70, padding: 0.04,
+    width: size, height: 90 + 34 * data.classes.length, marginLeft: 95, marginBottom: 70, padding: 0.04,
     style, ariaLabel: `What each class is taken for under ${under()}, ${run.title}`,
-    x: { domain: data.classes, label: "predicted", tickRotate: -40 }, y: { domain: few ? data.classes : [column.worst.class], label: null },
+    x: { domain: data.classes, label: "predicted", tickRotate: -40 }, y: { domain: data.classes, label: null },
     color: { type: "sqrt", scheme: "blues", domain: [0, 1] },
     marks: [
       Plot.cell(cells, { x: "to", y: "from", fill: "share", ariaLabel: "label" }),
       Plot.cell(cells.filter((c) => c.own), { x: "to", y: "from", stroke: "#333", fill: "none" }),
-      few ? Plot.text(cells.filter((c) => c.share >= 0.005), { x: "to", y: "from", text: (d) => (100 * d.share).toFixed(0), fill: (d) => (d.share > 0.35 ? "white" : "black"), fontSize: 10 }) : null,
+      Plot.text(cells.filter((c) => c.share >= 0.005), { x: "to", y: "from", text: (d) => (100 * d.share).toFixed(0), fill: (d) => (d.share > 0.35 ? "white" : "black"), fontSize: 10 }),
       Plot.tip(cells, Plot.pointer({ x: "to", y: "from", title: "label" })),
     ],
   });
@@ -188,7 +193,11 @@ function confusion() {
   put("confusion", chart, `${run.title} under ${under()}, percent of each row. ${column.worst.class}, ${column.worst.ties > 1 ? `one of ${column.worst.ties} classes at ${percent(column.worst.value)}%` : "the weakest"}, is taken for ${thieves.map((t) => `${t.name} (${percent(t.share)}%)`).join(", ")}.`);
 }
 
-function draw() { forest(); classwise(); plane(); confusion(); }
+function classes() {
+  if (data.many) { ranks(); classRows(); confusionList(); } else { classwise(); confusion(); }
+}
+
+function draw() { forest(); classes(); plane(); }
 
 document.querySelectorAll("[name=attack]").forEach((input) => input.addEventListener("change", () => { state.attack = input.value; draw(); }));
 document.querySelectorAll("[name=shown]").forEach((input) => input.addEventListener("change", () => {
@@ -198,7 +207,9 @@ document.querySelectorAll("[name=shown]").forEach((input) => input.addEventListe
   else input.checked = true; // one run at least
   draw();
 }));
-document.querySelectorAll("[name=run]").forEach((input) => input.addEventListener("change", () => { state.run = Number(input.value); epochs(); confusion(); }));
+document.querySelectorAll("[name=run]").forEach((input) => input.addEventListener("change", () => { state.run = Number(input.value); epochs(); classes(); }));
+document.querySelectorAll("[name=find]").forEach((input) => input.addEventListener("input", () => { state.find = input.value.trim().toLowerCase(); classes(); }));
+document.querySelectorAll("[name=all]").forEach((input) => input.addEventListener("change", () => { state.all = input.checked; classes(); }));
 let pending;
 addEventListener("resize", () => { clearTimeout(pending); pending = setTimeout(() => { draw(); epochs(); }, 150); });
 draw();

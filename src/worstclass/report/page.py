@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
+from numpy.typing import NDArray
 
 from worstclass.config import to_toml
 from worstclass.evaluation.checks import load_findings
@@ -19,61 +20,73 @@ from worstclass.radius import show_radii, show_radius
 from worstclass.report import figures
 from worstclass.report.gallery import make_gallery
 from worstclass.report.groups import Group, group_results, has_seeds
-from worstclass.report.leaderboard import HEADER as METHODS_HEADER
-from worstclass.report.leaderboard import leaderboard_notes, leaderboard_rows
+from worstclass.report.leaderboard import leaderboard_header, leaderboard_notes, leaderboard_rows
 from worstclass.report.results import Result, attack_title, shared_attacks, strongest_attack
-from worstclass.report.tables import HEADER, notes, rows, weakest
+from worstclass.report.tables import header, notes, rows, weakest
 from worstclass.runs.notes import counts_of, distribution, effective_classes
 from worstclass.runs.run import Run
+from worstclass.tail import has_many
 from worstclass.theory.certify import certify_outcomes, certify_training
+
+SCRIPTS = ("vendor/d3.min.js", "vendor/plot.umd.min.js", "page_many.js", "page.js")
 
 
 def headline(results: Sequence[Result], groups: Sequence[Group] | None = None) -> list[str]:
     """What the numbers say, in sentences: the weakest class, and what each method gains and pays for it.
 
-    A sentence for each run, or for each of the `groups` where a method has several seeds.
+    A sentence for each run, or for each of the `groups` where a method has several seeds. With many classes it has the
+    worst tenth too, and intervals.
     """
     attack = strongest_attack(results)
     if groups is not None and has_seeds(groups):
         return [_group_sentence(group, groups, attack) for group in groups]
     sentences = []
+    many = has_many(len(results[0].class_names))
     for result in results:
         column = result.columns[attack]
-        average, worst = 100 * column["average"]["value"], 100 * column["worst"]["value"]
+        average, worst = (_percent(column[key], interval=many) for key in ("average", "worst"))
         one = column["worst"]["ties"] == 1
-        sentence = f"{result.title}: {average:.1f}% on average under {attack_title(attack)}, " + (
-            f"{worst:.1f}% for its weakest class, {weakest(column)}" if one else f"{weakest(column)} at {worst:.1f}%"
+        sentence = f"{result.title}: {average} on average under {attack_title(attack)}, " + (
+            f"{worst} for its weakest class, {weakest(column)}" if one else f"{weakest(column)} at {worst}"
         )
+        if many:
+            sentence += f", {_percent(column['worst_tenth'], interval=True)} for its worst tenth of classes"
         if against := column.get("against_base"):
-            sentence += _gains(result.base, against)
+            sentence += _gains(result.base, against, many=many)
         sentences.append(sentence + ".")
     return sentences
 
 
 def _group_sentence(group: Group, groups: Sequence[Group], attack: str) -> str:
     column = group.columns[attack]
-    average, worst = (_mean(column[key]) for key in ("average", "worst"))
+    average, worst, tenth = (_percent(column[key], interval=group.many) for key in ("average", "worst", "worst_tenth"))
     count = len(group.results)
     seeds = "one seed" if count == 1 else f"{count} seeds"
     sentence = (
-        f"{group.title}, {seeds}: {average}% on average under {attack_title(attack)}, {worst}% for the weakest class"
+        f"{group.title}, {seeds}: {average} on average under {attack_title(attack)}, {worst} for the weakest class"
     )
+    sentence += f", {tenth} for the worst tenth of classes" if group.many else ""
     if against := column.get("against_base"):
-        sentence += _gains(next(each.title for each in groups if each.is_base), against)
+        sentence += _gains(next(each.title for each in groups if each.is_base), against, many=group.many)
     return sentence + "."
 
 
-def _mean(mean: Mapping[str, Any]) -> str:
-    return f"{100 * mean['value']:.1f}" + ("" if mean["std"] is None else f" ± {100 * mean['std']:.1f}")
+def _percent(measure: Mapping[str, Any], *, interval: bool) -> str:
+    """`47.9 ± 0.4%`, the deviation over seeds if there are several; `47.9% [46.8, 49.1]` with its interval."""
+    deviation = "" if measure.get("std") is None else f" ± {100 * measure['std']:.1f}"
+    ends = f" [{100 * measure['low']:.1f}, {100 * measure['high']:.1f}]" if interval else ""
+    return f"{100 * measure['value']:.1f}{deviation}%{ends}"
 
 
-def _gains(base: str, against: Mapping[str, Any]) -> str:
-    gain, change = against["worst_difference"], against["average_difference"]
-    sure = "" if gain["low"] > 0 or gain["high"] < 0 else " (which may be chance: its interval includes zero)"
-    return (
-        f"; against {base} that is {100 * gain['value']:+.1f} points for the weakest class{sure} "
-        f"and {100 * change['value']:+.1f} on average"
-    )
+def _gains(base: str, against: Mapping[str, Any], *, many: bool) -> str:
+    gains = [("worst_difference", "the weakest class")] + [("worst_tenth_difference", "the worst tenth")] * many
+    words: list[str] = []
+    for key, what in gains:
+        gain = against[key]
+        sure = "" if gain["low"] > 0 or gain["high"] < 0 else " (which may be chance: its interval includes zero)"
+        words.append(f"{100 * gain['value']:+.1f}{'' if words else ' points'} for {what}{sure}")
+    change = 100 * against["average_difference"]["value"]
+    return f"; against {base} that is {', '.join(words)} and {change:+.1f} on average"
 
 
 def write_report(
@@ -109,11 +122,12 @@ def write_report(
     )
     page = environment.get_template("page.html.j2").render(
         version=VERSION,
+        many=data["many"],
         headline=headline(results, groups),
         methods=leaderboard_rows(groups, shared_attacks(results)) if has_seeds(groups) else [],
-        methods_header=METHODS_HEADER,
+        methods_header=leaderboard_header(groups),
         methods_notes=leaderboard_notes(groups),
-        header=HEADER,
+        header=header(results),
         rows=rows(results),
         notes=notes(results),
         show_radius=show_radius,
@@ -137,7 +151,7 @@ def write_report(
         effective=[_effective_classes(result.run) if result.run else "" for result in results],
         costs=[_cost(result, hourly_price) for result in results],
         style=Markup(_asset("page.css")),  # ours, not input; so are the scripts
-        scripts=[Markup(_asset(name)) for name in ("vendor/d3.min.js", "vendor/plot.umd.min.js", "page.js")],
+        scripts=[Markup(_asset(name)) for name in SCRIPTS],
     )
     write_atomic(out, page.encode())
     return written
@@ -148,6 +162,7 @@ def page_data(results: Sequence[Result], groups: Sequence[Group] | None = None) 
     names = shared_attacks(results)
     return {
         "classes": results[0].class_names,
+        "many": has_many(len(results[0].class_names)),
         "attacks": [{"name": name, "title": attack_title(name)} for name in names],
         "attack": strongest_attack(results),
         "base": _base(results),
@@ -193,13 +208,22 @@ def _column(result: Result, name: str) -> dict[str, Any]:
     count = len(result.class_names)
     table = np.bincount(labels * count + predicted, minlength=count * count).reshape(count, count)
     shares = table / np.maximum(table.sum(1, keepdims=True), 1)
+    many = has_many(count)
     return {
         "average": _rounded(column["average"]),
+        "worst_tenth": _rounded(column["worst_tenth"]),
         "worst": _rounded(column["worst"]) | {key: column["worst"][key] for key in ("class", "ties")},
         "classes": [_rounded(each) for each in column["classes"]],
         "rho": _rounded(against["rho"]) if against else None,
-        "confusion": np.round(shares, 4).tolist(),
+        **({"confusions": _largest(shares)} if many else {"confusion": np.round(shares, 4).tolist()}),
     }
+
+
+def _largest(shares: NDArray[np.float64]) -> list[list[tuple[int, float]]]:
+    """For each class the three others that it is most often taken for, and how often; a matrix of many is too large."""
+    others = np.where(np.eye(len(shares), dtype=bool), -1, shares)
+    thieves = np.argsort(-others, axis=1, kind="stable")[:, :3]
+    return [[(int(j), round(float(row[j]), 4)) for j in three] for row, three in zip(shares, thieves, strict=True)]
 
 
 def _method(group: Group, name: str) -> dict[str, Any]:
@@ -209,9 +233,9 @@ def _method(group: Group, name: str) -> dict[str, Any]:
         | {
             "std": None if column[key]["std"] is None else round(column[key]["std"], 5),
             "seeds": [round(value, 5) for value in column[key]["seeds"]],
-            "paper": column["paper"][key] if column["paper"] else None,
+            "paper": column["paper"].get(key) if column["paper"] else None,
         }
-        for key in ("average", "worst")
+        for key in ("average", "worst", "worst_tenth")
     }
 
 
@@ -220,11 +244,18 @@ def _log(result: Result) -> dict[str, Any] | None:
         return None
     log = result.run.log
     kept = [line["epoch"] for line in log if line["selected"]]
-    return {
-        "kept": kept[-1] if kept else None,
-        "class_weights": [np.round(line["class_weights"], 4).tolist() for line in log],
-        "class_robust_accuracy": [np.round(line["class_robust_accuracy"], 4).tolist() for line in log],
-    }
+    tables = {key: np.round([line[key] for line in log], 4) for key in ("class_weights", "class_robust_accuracy")}
+    shown: dict[str, Any] = {key: table.tolist() for key, table in tables.items()}
+    if has_many(len(result.class_names)):
+        weakest = np.argsort(tables["class_robust_accuracy"][-1], kind="stable")[:3]
+        shown = {"weakest": weakest.tolist()} | {key: _bands(table, weakest) for key, table in tables.items()}
+    return {"kept": kept[-1] if kept else None} | shown
+
+
+def _bands(table: NDArray[np.float64], classes: NDArray[np.int64]) -> dict[str, Any]:
+    """Over the epochs: lowest, first decile, median, last decile and highest of all classes, and some as they are."""
+    bands = np.quantile(table, [0, 0.1, 0.5, 0.9, 1], axis=1).T
+    return {"bands": np.round(bands, 4).tolist(), "lines": table[:, classes].T.tolist()}
 
 
 def _effective_classes(run: Run) -> str:

@@ -8,8 +8,20 @@ from rich.text import Text
 
 from worstclass.errors import visible
 from worstclass.report.results import Result, attack_title
+from worstclass.tail import has_many
 
-HEADER = ("Attack", "Method", "Average %", "Worst class %", "", "Class variance", "rho")
+TENTH = "Worst tenth %"
+TENTH_NOTE = "Worst tenth: the mean accuracy of the 10% of the classes that are lowest."
+
+
+def header(results: Sequence[Result]) -> tuple[str, ...]:
+    """The names of the columns; with many classes the worst tenth is one of them."""
+    tenth = [TENTH] if _many(results) else []
+    return ("Attack", "Method", "Average %", "Worst class %", "", *tenth, "Class variance", "rho")
+
+
+def _many(results: Sequence[Result]) -> bool:
+    return has_many(len(results[0].class_names))
 
 
 def rows(results: Sequence[Result]) -> list[tuple[str, ...]]:
@@ -29,6 +41,7 @@ def rows(results: Sequence[Result]) -> list[tuple[str, ...]]:
                     percent(column["average"]),
                     percent(column["worst"]),
                     weakest(column),
+                    *([percent(column["worst_tenth"])] if _many(results) else []),
                     number(column["class_variance"], 4),
                     number(against["rho"], 2, sign=True) if against else "base" if result.is_base else "",
                 )
@@ -55,7 +68,7 @@ def number(measure: dict[str, Any], digits: int, *, sign: bool = False) -> str:
 
 def notes(results: Sequence[Result]) -> list[str]:
     """What to know about the comparison, below the table: with what, and where it is not like with like."""
-    lines = []
+    lines = [TENTH_NOTE] if _many(results) else []
     named = {result.title for result in results if result.is_base}
     bases = list(dict.fromkeys([*named, *(result.base for result in results if result.base)]))
     if len(bases) > 1:
@@ -84,7 +97,7 @@ def rich_table(results: Sequence[Result], title: str) -> Table:
     """For the terminal."""
     caption = Text(visible("\n".join(["[95% interval]", *notes(results)])))
     table = Table(title=Text(title), title_justify="left", caption=caption, caption_justify="left")
-    for index, name in enumerate(HEADER):
+    for index, name in enumerate(header(results)):
         table.add_column(name, justify="left" if index in (0, 1, 4) else "right", no_wrap=True)
     previous = ""
     for row in rows(results):

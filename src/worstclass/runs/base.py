@@ -6,7 +6,6 @@ that keep to the budget: at most so much of the average is given up, and each po
 of the worst tenth. Where none does, that is the base.
 """
 
-import math
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -22,7 +21,8 @@ from worstclass.files import write_json
 from worstclass.runs.run import Run, build_model
 from worstclass.runs.saver import ABOUT, LAST, SELECTED
 from worstclass.stats import ClassStats
-from worstclass.strategies.guarded import PRIOR, SLACK, TAIL, class_cost
+from worstclass.strategies.guarded import PRIOR, SLACK, class_cost
+from worstclass.tail import worst_tenth
 from worstclass.training.checkpoint import SELECTED_PART, load_tensors, load_weights, save_tensors, section
 
 BASE = "base"  # its folder, in that of the run
@@ -90,8 +90,7 @@ def settle(run: Run, train: Images, valid: Images, device: torch.device) -> dict
         trained, answers[mix] = (predictions(model, images, attack, seed=config.seed) for images in (known, valid))
         tables = _table(known.y.cpu(), trained, num_classes), _table(valid.y.cpu(), answers[mix], num_classes)
         accuracy = 1 - class_cost(tables[0], tables[1], counts, prior=PRIOR, slack=SLACK)
-        tail = accuracy.sort().values[: math.ceil(TAIL * num_classes)]
-        readings.append(Reading(mix, float(accuracy.mean()), float(tail.mean())))
+        readings.append(Reading(mix, float(accuracy.mean()), worst_tenth(accuracy.numpy())))
     chosen = choose(readings, config.budget) if config.ship == "better" else readings[-1]
     said = verdict(valid.y.cpu(), answers[chosen.mix], answers[0.0], num_classes, chosen.mix)
     header = base_header if chosen.mix == 0 else own_header

@@ -3,6 +3,7 @@
 import json
 import os
 import warnings
+from collections import deque
 from collections.abc import Callable, Collection
 from dataclasses import asdict
 from functools import partial
@@ -22,9 +23,10 @@ from worstclass.runs.base import BASE, base_config, base_epoch, check_base, sett
 from worstclass.runs.notes import counts_of, distribution, effective_classes
 from worstclass.runs.run import Run, build_model, check_classifier, fingerprint, refuse_code
 from worstclass.runs.saver import ABOUT, LAST, LOG, Saver
+from worstclass.runs.selection import selection_score
 from worstclass.runs.warm_start import Fork, check_fork, fork_state, log_until, start_from
-from worstclass.stats import ClassStats
 from worstclass.strategies.hedge import class_costs
+from worstclass.tail import worst_tenth
 from worstclass.training import EpochRecord, fit, new_state
 from worstclass.training.engine import Engine
 from worstclass.training.prepare import check_batch
@@ -220,11 +222,19 @@ def _train_one(
         if not fits(train, torch.device(device), data_limit):
             size = train.x.nbytes / 2**30
             on_fallback(f"the training images ({size:.3g} GiB) stay in host memory, and are fetched a batch ahead.")
+        smoothed = config.select != "last" and config.select_smoothing > 1
+        own = about.get("fork", {}).get("epoch", 0)  # lines before that are of another run
+        before = Run(out, config, about).log[own:] if smoothed and state.epoch > own else []
+        window = deque(before, maxlen=config.select_smoothing)
         for record in train_on(
             on_step=after_step, on_engine=lambda used: note_engine(fast=used.fast), on_fallback=fall_back
         ):
-            improved = saver.select(record.epoch, selection_score(config.select, record.valid, record.epoch))
-            line = describe(record) | {"selected": improved}
+            line = describe(record)
+            window.append(line)
+            score = selection_score(config.select, window)
+            line["selected"] = saver.select(record.epoch, score)
+            if smoothed:
+                line["selection_score"] = score
             line["effective_classes"] = effective_classes(distribution(line, counts_of(about, "train")))
             _append_log(out / LOG, line)
             if record.epoch in keep:  # first: once a checkpoint is written, the epoch is not made again
@@ -251,21 +261,6 @@ def _describe_device(device: torch.device) -> dict[str, Any]:
     return {"device": str(device), "threads": torch.get_num_threads(), **gpu}
 
 
-def selection_score(select: str, valid: ClassStats, epoch: int) -> list[float]:
-    """What the kept epoch maximises, as a list whose first difference decides."""
-    accuracy, losses = valid.mean("robust_correct"), class_costs(valid)[1:]
-    average = float(valid.overall("robust_correct"))
-    match select:
-        case "worst-accuracy":
-            return [float(accuracy.min()), average]
-        case "worst-loss":
-            return [-float(losses.max())]
-        case "average":
-            return [average]
-        case _:
-            return [float(epoch)]
-
-
 def describe(record: EpochRecord) -> dict[str, Any]:
     """A record as one line of the log."""
     drawn = {"class_sampling": record.weights.sampling, "class_quota": record.weights.quota}
@@ -283,6 +278,7 @@ def describe(record: EpochRecord) -> dict[str, Any]:
             "robust_accuracy": float(record.valid.overall("robust_correct")),
             "worst_natural_accuracy": float(record.valid.mean("natural_correct").min()),
             "worst_robust_accuracy": float(record.valid.mean("robust_correct").min()),
+            "worst_tenth_robust_accuracy": worst_tenth(record.valid.mean("robust_correct").tolist()),
         },
         "class_costs": class_costs(record.valid).tolist(),
         "class_natural_accuracy": record.valid.mean("natural_correct").tolist(),

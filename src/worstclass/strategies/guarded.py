@@ -1,16 +1,15 @@
 """Guarded: class shares that raise weak classes inside a ball, and pay for nothing that training cannot mend."""
 
-import math
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from worstclass.stats import ClassStats
+from worstclass.tail import tenth_weights
 from worstclass.types import ClassWeights
 
 HALVINGS = 60
-TAIL = 0.1  # of the classes; the worst of them are raised alike
 PRIOR, SLACK = 15.0, 0.1
 
 
@@ -56,8 +55,7 @@ class Guarded:
     @property
     def distribution(self) -> Tensor:
         """p (K,), on the simplex."""
-        tail = math.ceil(TAIL * len(self.cost))
-        level = self.cost.sort(descending=True).values[tail - 1]
+        level = self.cost.sort(descending=True).values[len(tenth_weights(len(self.cost))) - 1]
         return tilted(self.base, self.cost.clamp_max(level), self.tilt, self.radius)
 
     def update(self, train: ClassStats, valid: ClassStats) -> None:

@@ -9,6 +9,7 @@ from worstclass.evaluation.seeds import seed_groups, standard_deviation
 from worstclass.evaluation.targets import load_card
 from worstclass.sweep.jobs import Failure
 from worstclass.sweep.plan import Job, Sweep
+from worstclass.tail import worst_tenth
 
 
 def collect_results(sweep: Sweep, jobs: Sequence[Job], failures: Mapping[str, Failure]) -> dict[str, Any]:
@@ -31,8 +32,8 @@ def collect_results(sweep: Sweep, jobs: Sequence[Job], failures: Mapping[str, Fa
 
 def summarize(lines: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
     """For each group of jobs that differ in their seed: how many have ended well, and under each attack the mean and
-    the standard deviation (n - 1; None for one seed) of average and worst class, and the worst class of all seeds
-    together, with the lowest mean accuracy."""
+    the standard deviation (n - 1; None for one seed) of average, worst class and worst tenth, the worst class of all
+    seeds together, with the lowest mean accuracy, and how many classes there are."""
     summary = []
     for group in dict.fromkeys(line["group"] for line in lines):
         results = [line["results"] for line in lines if line["group"] == group and line["state"] == "done"]
@@ -44,19 +45,21 @@ def summarize(lines: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
 
 def _accuracies(column: Mapping[str, Any]) -> dict[str, Any]:
     worst = column["worst"]
+    classes = {each["class"]: each["value"] for each in column["classes"] if each["value"] is not None}
     return {
         "average": column["average"]["value"],
         "worst": worst["value"],
         "worst_class": worst["class"],
-        "classes": {each["class"]: each["value"] for each in column["classes"] if each["value"] is not None},
+        "worst_tenth": worst_tenth(list(classes.values())),
+        "classes": classes,
     }
 
 
 def _over_seeds(found: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     means = {name: float(np.mean([each["classes"][name] for each in found])) for name in found[0]["classes"]}
     weakest = min(means, key=lambda name: means[name])
-    spread = {key: _spread([each[key] for each in found]) for key in ("average", "worst")}
-    return spread | {"pooled_worst": {"value": means[weakest], "class": weakest}}
+    spread = {key: _spread([each[key] for each in found]) for key in ("average", "worst", "worst_tenth")}
+    return spread | {"pooled_worst": {"value": means[weakest], "class": weakest}, "classes": len(means)}
 
 
 def _spread(values: Sequence[float]) -> dict[str, float | None]:

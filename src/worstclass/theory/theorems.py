@@ -162,6 +162,8 @@ def rademacher(losses: ArrayLike, *, draws: int = DRAWS, seed: int = 0) -> tuple
     Each draw of signs is used with its opposite, so that a single loss vector has exactly none.
     """
     losses = np.asarray(losses, dtype=np.float64)
+    if len(losses) == 1:
+        return 0.0, 0.0
     generator = np.random.default_rng(seed)
     values = np.empty(draws)
     for index in range(draws):

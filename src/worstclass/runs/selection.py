@@ -1,0 +1,30 @@
+"""Which epoch a run keeps: the one with the best score on validation, smoothed over epochs if asked."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from worstclass.tail import worst_tenth
+
+
+def selection_score(select: str, lines: Sequence[Mapping[str, Any]]) -> list[float]:
+    """What the kept epoch maximises, as a list whose first difference decides.
+
+    `lines` are those of the log, of this epoch and of those before it that count: the score is that of their mean.
+    A log keeps every digit, so a run that goes on from its log has the scores that it would have had.
+    """
+    accuracy = np.mean([line["class_robust_accuracy"] for line in lines], axis=0)
+    average = float(np.mean([line["valid"]["robust_accuracy"] for line in lines]))
+    match select:
+        case "worst-accuracy":
+            return [float(accuracy.min()), average]
+        case "worst-tenth":
+            return [worst_tenth(accuracy), average]
+        case "worst-loss":
+            losses = np.mean([line["class_costs"][1:] for line in lines], axis=0)
+            return [-float(losses.max())]
+        case "average":
+            return [average]
+        case _:
+            return [float(lines[-1]["epoch"])]
