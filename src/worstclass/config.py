@@ -122,6 +122,9 @@ class Config(BaseModel):
     valid_min: Whole = Field(
         20, ge=0, description="least validation images of a class, up to a fifth of it; 0: valid_fraction says it alone"
     )
+    imbalance: Annotated[Number, Field(ge=1)] | None = Field(
+        None, description="largest over smallest class: training images are thinned to a long tail; left out, all stay"
+    )
     norm: Norm = Field("linf", description="norm of the ball of attack and evaluation")
     eps: Positive = Field(8 / 255, description="radius epsilon of attack and evaluation, images in [0, 1]")
     radius_warmup: NotNegative = Field(0.0, description="epochs over which the training radius is brought up from zero")

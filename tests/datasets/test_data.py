@@ -14,7 +14,17 @@ from torch import Tensor
 from tiny import COLOUR, GREY, picture
 from worstclass import rng
 from worstclass.config import load_config, make_config, parse_toml, recipe_names
-from worstclass.data import Augment, Images, epoch_order, held_out, open_source, sources, split_validation, to_float
+from worstclass.data import (
+    Augment,
+    Images,
+    epoch_order,
+    held_out,
+    long_tail,
+    open_source,
+    sources,
+    split_validation,
+    to_float,
+)
 from worstclass.errors import UserError
 from worstclass.evaluation.targets import run_target
 from worstclass.runs.run import open_run
@@ -262,3 +272,17 @@ def test_training_on_a_folder_needs_no_test_folder(tmp_path: Path, tiny_values: 
     run = train_run(config, tmp_path / "run")
     assert run.class_names == ["cat", "dog"]
     assert run.about["image_size"] == [8, 9]
+
+
+def test_a_long_tail_has_the_standard_profile() -> None:
+    """CIFAR-10-LT at 1:50: 5000 images of the first class, 100 of the last, n * 50^(-k / 9) between."""
+    y = torch.arange(50_000) % 10
+    x = torch.arange(50_000).to(torch.uint8).reshape(-1, 1, 1, 1)
+    thinned = long_tail(Images(x, y), 10, 50)
+    expected = [round(5000 * 50 ** (-k / 9)) for k in range(10)]
+    assert thinned.class_counts(10).tolist() == expected
+    assert expected[0] == 5000
+    assert expected[-1] == 100
+    for k in (0, 4, 9):
+        assert torch.equal(thinned.x[thinned.y == k], x[y == k][: expected[k]])
+    assert len(long_tail(Images(x, y), 10, 1)) == 50_000

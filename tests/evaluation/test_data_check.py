@@ -10,11 +10,12 @@ from torch import Tensor
 from tiny import tiny_config, write_tiny_npz
 from worstclass.cli import main as cli
 from worstclass.config import Config, load_config, to_toml
-from worstclass.data import Images, validation_shift
+from worstclass.data import Images, mirror_pairs, validation_shift
+from worstclass.data.checks import descriptors
 from worstclass.evaluation.data_check import (
     check_data,
-    descriptors,
     disputed_labels,
+    mirror_note,
     near_duplicates,
     shift_note,
     split_note,
@@ -212,3 +213,30 @@ def test_the_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None
     out = capsys.readouterr().out
     assert "Validation" in out
     assert "Disputed" in out
+
+
+def arrows(count: int, *, seed: int = 0) -> tuple[torch.Tensor, torch.Tensor]:
+    """A bright left half, a bright right half, and a bright upper half, in noise."""
+    y = torch.arange(count) % 3
+    x = noise(count, seed).float() / 4
+    x[y == 0, :, :, : x.shape[3] // 2] += 120
+    x[y == 1, :, :, x.shape[3] // 2 :] += 120
+    x[y == 2, :, : x.shape[2] // 2] += 120
+    return x.to(torch.uint8), y
+
+
+def test_classes_that_are_mirror_images_are_found() -> None:
+    x, y = arrows(120)
+    assert mirror_pairs(Images(x, y), 3) == [(0, 1)]
+    assert mirror_pairs(Images(x, torch.where(y == 1, 0, y)), 3) == []  # one class: flips do no harm
+    assert mirror_note(NAMES, [(0, 1)])[0].endswith("Train with flip = false.")
+    assert "'ants'" in mirror_note(NAMES, [(0, 1)])[0]
+
+
+@pytest.mark.parametrize("flip", [True, False])
+def test_train_says_that_flips_mix_classes(tmp_path: Path, flip: bool) -> None:
+    x, y = arrows(300)
+    file, names = tmp_path / "arrows.npz", np.array(NAMES)
+    np.savez(file, x_train=x.numpy(), y_train=y.numpy(), class_names=names, layout=np.array("NCHW"))
+    lines = start_notes(started(tiny_config(file, flip=flip), tmp_path / "run"))
+    assert any("mirror images" in line for line in lines) == flip

@@ -1,6 +1,6 @@
 """Data on the training device: sources, the stratified split, order and augmentation."""
 
-from worstclass.data.checks import exact_duplicates, validation_shift
+from worstclass.data.checks import exact_duplicates, mirror_pairs, validation_shift
 from worstclass.data.feed import Feed, Resident, Streamed, fits, make_feed
 from worstclass.data.images import (
     Augment,
@@ -8,6 +8,7 @@ from worstclass.data.images import (
     channel_statistics,
     epoch_order,
     held_out,
+    long_tail,
     split_validation,
     to_float,
 )
@@ -26,7 +27,9 @@ __all__ = [
     "exact_duplicates",
     "fits",
     "held_out",
+    "long_tail",
     "make_feed",
+    "mirror_pairs",
     "open_source",
     "split_validation",
     "to_float",

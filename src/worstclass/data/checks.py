@@ -1,15 +1,20 @@
-"""What is cheap to know of training and validation images: which are there twice, and whether they are alike."""
+"""What is cheap to know of training and validation images: which are there twice, whether they are alike, and
+what a quick model makes of them."""
 
 import hashlib
 from collections.abc import Mapping
 from itertools import combinations
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 from worstclass.data.images import Images, to_float
 
 SAMPLE = 200  # images of a class, spread over all of them
+SIDE = 12  # pixels of the small copies that are compared
+BLOCK = 4096
+RIDGE = 1e-2
 
 
 def exact_duplicates(parts: Mapping[str, Images]) -> tuple[dict[tuple[str, str], int], int]:
@@ -52,6 +57,54 @@ def validation_shift(train: Images, valid: Images, num_classes: int) -> list[flo
     return shifts
 
 
+def descriptors(x: Tensor) -> Tensor:
+    """Small copies of images, flat, (N, D)."""
+    parts = []
+    for block in x.cpu().split(BLOCK):
+        images = to_float(block)
+        if max(images.shape[2:]) > SIDE:
+            images = F.adaptive_avg_pool2d(images, SIDE)
+        parts.append(images.flatten(1))
+    return torch.cat(parts)
+
+
+def quick_predictions(small: Tensor, asked: Tensor, y: Tensor, num_classes: int) -> Tensor:
+    """What a ridge classifier takes each image for (N,): fitted on the half of `small` (N, D) that the image is not of,
+    and asked for it as `asked` (N, D) has it. Classes weigh alike in the fit."""
+    half = torch.arange(len(y)) % 2 == 0
+    x, asked = (F.pad(each.double(), (0, 1), value=1.0) for each in (small, asked))
+    found = torch.zeros_like(y)
+    for fit in (half, ~half):
+        weights = 1 / torch.bincount(y[fit], minlength=num_classes).clamp_min(1).double()[y[fit]]
+        scaled = x[fit] * weights[:, None]
+        gram = scaled.T @ x[fit]
+        ridge = RIDGE * gram.diagonal().mean() * torch.eye(x.shape[1], dtype=torch.float64)
+        target = F.one_hot(y[fit], num_classes).double()
+        found[~fit] = (asked[~fit] @ torch.linalg.solve(gram + ridge, scaled.T @ target)).argmax(1)
+    return found
+
+
+def mirror_pairs(images: Images, num_classes: int) -> list[tuple[int, int]]:
+    """Classes that a mirror makes of one another, left and right arrows say: most images of each, flipped, are taken
+    for the other by a quick model that knows most of both as they are."""
+    keep = torch.cat([_spread((images.y == k).nonzero().squeeze(1)) for k in range(num_classes)])
+    x, y = images.x[keep].cpu(), images.y[keep].cpu()
+    small, flipped = descriptors(x), descriptors(x.flip(-1))
+    shares = []
+    for asked in (small, flipped):
+        pairs = F.one_hot(quick_predictions(small, asked, y, num_classes), num_classes).double()
+        table = torch.zeros(num_classes, num_classes, dtype=torch.float64).index_add(0, y, pairs)
+        shares.append(table / table.sum(1, keepdim=True).clamp_min(1))
+    known, swapped = shares[0].diagonal() > 0.5, shares[1] > 0.5
+    both = swapped & swapped.T & known[:, None] & known
+    return [(int(k), int(j)) for k, j in both.nonzero() if k < j]
+
+
+def _spread(members: Tensor) -> Tensor:
+    """At most `SAMPLE` of them."""
+    return members[:: -(-len(members) // SAMPLE) or 1]
+
+
 def _sample(images: Images, k: int) -> Tensor:
-    members = (images.y == k).nonzero().squeeze(1)
-    return to_float(images.x[members[:: -(-len(members) // SAMPLE) or 1]]).flatten(1).double().cpu()
+    members = _spread((images.y == k).nonzero().squeeze(1))
+    return to_float(images.x[members]).flatten(1).double().cpu()

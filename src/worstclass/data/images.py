@@ -96,6 +96,17 @@ def _float_statistics(x: Tensor, rows: int) -> tuple[Tensor, Tensor]:
     return mean, (about.sum(0) / (total - 1)).sqrt()
 
 
+def long_tail(images: Images, num_classes: int, ratio: float) -> Images:
+    """The first images of each class, n * ratio^(-k / (K - 1)) of class k, n those of the smallest class: CIFAR-10-LT
+    and its like. The order stays."""
+    counts = images.class_counts(num_classes)
+    keep = torch.zeros(len(images), dtype=torch.bool, device=images.y.device)
+    for k in range(num_classes):
+        members = (images.y == k).nonzero().squeeze(1)
+        keep[members[: round(int(counts.min()) * ratio ** (-k / (num_classes - 1)))]] = True
+    return images.select(keep)
+
+
 def held_out(count: int, fraction: float, minimum: int = 0) -> int:
     """Validation images of a class of `count` images, two or more: the `fraction`, rounded to the nearest.
 

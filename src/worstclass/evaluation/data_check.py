@@ -6,10 +6,10 @@ from itertools import combinations
 
 import numpy as np
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 
-from worstclass.data import Images, exact_duplicates, held_out, to_float, validation_shift
+from worstclass.data import Images, exact_duplicates, held_out, validation_shift
+from worstclass.data.checks import BLOCK, descriptors, mirror_pairs, quick_predictions
 from worstclass.metrics import binomial_interval
 
 FEW = 20  # validation images of a class below which its accuracy is hardly known
@@ -18,9 +18,6 @@ SMALL = 12  # pixels of a side, below which little can be seen
 NEAR = 0.02  # root mean square of the difference of two images in [0, 1]
 UNBALANCED = 5  # times as many images
 MANY_NEAR = 0.001  # of a part
-SIDE = 12  # pixels of the small copies that are compared
-RIDGE = 1e-2
-BLOCK = 4096
 
 
 @dataclass(frozen=True)
@@ -35,6 +32,7 @@ class DataCheck:
     near: Mapping[tuple[str, str], int]
     conflicts: int  # pairs of equal images with different labels
     blank: int
+    mirrored: list[tuple[int, int]]  # classes that a mirror makes of one another
     shift: list[float]  # of a class's validation images against its training images, in multiples of chance
     notes: list[str] = field(default_factory=list)
 
@@ -56,21 +54,11 @@ def check_data(parts: Mapping[str, Images], class_names: Sequence[str]) -> DataC
         near={pair: max(0, count) for pair, count in near.items()},
         conflicts=conflicts,
         blank=sum(int((images.x.flatten(1) == images.x.flatten(1)[:, :1]).all(1).sum()) for images in parts.values()),
+        mirrored=mirror_pairs(parts["train"], num_classes),
         shift=validation_shift(parts["train"], parts["valid"], num_classes),
     )
     found.notes.extend(_notes(found, min(parts["train"].x.shape[2:])))
     return found
-
-
-def descriptors(x: Tensor) -> Tensor:
-    """Small copies of images, flat, (N, D)."""
-    parts = []
-    for block in x.cpu().split(BLOCK):
-        images = to_float(block)
-        if max(images.shape[2:]) > SIDE:
-            images = F.adaptive_avg_pool2d(images, SIDE)
-        parts.append(images.flatten(1))
-    return torch.cat(parts)
 
 
 def near_duplicates(one: Tensor, other: Tensor) -> int:
@@ -87,21 +75,11 @@ def near_duplicates(one: Tensor, other: Tensor) -> int:
 
 
 def disputed_labels(small: Tensor, y: Tensor, num_classes: int) -> Tensor:
-    """The share of each class's images (K,) that a ridge classifier, fitted on the other half, takes for another class.
+    """The share of each class's images (K,) that a quick model, fitted on the other half, takes for another class.
 
-    Classes weigh alike in the fit. It is a weak model: a class stands out only beside the others.
+    It is a weak model: a class stands out only beside the others.
     """
-    half = torch.arange(len(y)) % 2 == 0
-    wrong = torch.zeros(len(y), dtype=torch.float64)
-    x = torch.cat([small.double(), torch.ones(len(small), 1, dtype=torch.float64)], 1)
-    for fit in (half, ~half):
-        weights = 1 / torch.bincount(y[fit], minlength=num_classes).clamp_min(1).double()[y[fit]]
-        scaled = x[fit] * weights[:, None]
-        gram = scaled.T @ x[fit]
-        ridge = RIDGE * gram.diagonal().mean() * torch.eye(x.shape[1], dtype=torch.float64)
-        target = F.one_hot(y[fit], num_classes).double()
-        solution = torch.linalg.solve(gram + ridge, scaled.T @ target)
-        wrong[~fit] = ((x[~fit] @ solution).argmax(1) != y[~fit]).double()
+    wrong = (quick_predictions(small, small, y, num_classes) != y).double()
     total = torch.bincount(y, minlength=num_classes).clamp_min(1)
     return torch.zeros(num_classes, dtype=torch.float64).index_add(0, y, wrong) / total
 
@@ -163,6 +141,15 @@ def shift_note(class_names: Sequence[str], shift: Sequence[float]) -> list[str]:
     return [f"validation images of {which} are unlike the training images: {reason}."]
 
 
+def mirror_note(class_names: Sequence[str], pairs: Sequence[Sequence[int]]) -> list[str]:
+    """Classes that flips would mix, by `mirror_pairs`."""
+    if not pairs:
+        return []
+    shown = "; ".join(f"'{class_names[one]}' and '{class_names[other]}'" for one, other in pairs[:3])
+    more = f"; and {len(pairs) - 3} more" if len(pairs) > 3 else ""
+    return [f"mirror images of each other, by a quick model: {shown}{more}. Train with flip = false."]
+
+
 def _range(values: Sequence[int]) -> str:
     return str(min(values)) if min(values) == max(values) else f"{min(values)} to {max(values)}"
 
@@ -172,7 +159,7 @@ def _notes(found: DataCheck, side: int) -> list[str]:
     lines = count_notes(names, found.counts)
     for (one, other), count in found.exact.items():
         lines += copy_note(one, other, count)
-    lines += shift_note(names, found.shift)
+    lines += shift_note(names, found.shift) + mirror_note(names, found.mirrored)
     for (one, other), count in found.near.items():
         if count > MANY_NEAR * sum(found.counts[other]):
             lines.append(f"{count} {other} images are all but equal to one of the {one} part.")

@@ -1,6 +1,6 @@
 """What to know of a run before its numbers are believed: of its data, of its training, and of its base."""
 
-from worstclass.evaluation.data_check import copy_note, count_notes, shift_note, split_note
+from worstclass.evaluation.data_check import copy_note, count_notes, mirror_note, shift_note, split_note
 from worstclass.runs.notes import training_notes
 from worstclass.runs.run import Run
 
@@ -16,6 +16,8 @@ def start_notes(run: Run) -> list[str]:
     copies = run.about.get("valid_in_train", 0)
     if copies > MANY_COPIES * sum(counts["valid"]):
         lines += copy_note("train", "valid", copies)
+    if run.config.flip:
+        lines += mirror_note(run.class_names, run.about.get("mirrored", []))
     return lines + shift_note(run.class_names, run.about.get("valid_shift", []))
 
 

@@ -11,7 +11,7 @@ import torch
 from torch import nn
 
 from worstclass.attacks import PGD, Ensemble, FirstSuccess, make_attack
-from worstclass.data import Images, open_source, split_validation
+from worstclass.data import Images, open_source
 from worstclass.distributed import ALONE, Team
 from worstclass.errors import UserError
 from worstclass.evaluation.card import Base, make_card
@@ -34,7 +34,7 @@ from worstclass.models import make_model
 from worstclass.names import RECIPE
 from worstclass.radius import show_radius
 from worstclass.records import check_record
-from worstclass.runs.run import Run, check_classifier, fingerprint
+from worstclass.runs.run import Run, check_classifier, fingerprint, split, training_images
 from worstclass.training.checkpoint import digest, load_tensors, load_weights, weights_of
 from worstclass.types import BallAttack, Norm
 from worstclass.versions import versions
@@ -76,7 +76,7 @@ def run_target(
         images = source.read("test")
     else:
         config, held_out = run.config, run.about["valid_images"]
-        _, images = split_validation(source.read("train"), source.num_classes, config.valid_fraction, config.valid_min)
+        _, images = split(config, source, training_images(config, source))
         if len(images) != held_out:
             raise UserError(f"{run.folder} was validated on {held_out} images; {config.data} gives {len(images)} here.")
     shape = [run.about["in_channels"], *run.about["image_size"]]

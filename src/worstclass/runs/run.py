@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from worstclass.config import Config, make_config, read_stored
-from worstclass.data import Images, channel_statistics, to_float
+from worstclass.data import Images, Source, channel_statistics, long_tail, split_validation, to_float
 from worstclass.errors import UserError
 from worstclass.files import parse_json, read_text
 from worstclass.models import Normalized, make_model
@@ -77,6 +77,17 @@ def open_run(folder: Path) -> Run:
     check_run_folder(folder)
     config = make_config(read_stored(folder), str(folder / RECIPE))
     return Run(folder, config, read_about(folder))
+
+
+def training_images(config: Config, source: Source) -> Images:
+    """All that a run learns from, validation included: the training part of its data, thinned where it says so."""
+    images = source.read("train")
+    return images if config.imbalance is None else long_tail(images, source.num_classes, config.imbalance)
+
+
+def split(config: Config, source: Source, images: Images) -> tuple[Images, Images]:
+    """The training and the validation images of a run."""
+    return split_validation(images, source.num_classes, config.valid_fraction, config.valid_min)
 
 
 def refuse_code(config: Config, allow_code: bool) -> None:

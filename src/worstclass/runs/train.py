@@ -13,7 +13,7 @@ from typing import Any
 import torch
 
 from worstclass.config import Config, to_toml
-from worstclass.data import Images, exact_duplicates, fits, open_source, split_validation, validation_shift
+from worstclass.data import Images, exact_duplicates, fits, mirror_pairs, open_source, validation_shift
 from worstclass.data.sources import Notify
 from worstclass.distributed import ALONE, Team
 from worstclass.errors import UserError
@@ -21,7 +21,15 @@ from worstclass.files import locked, write_atomic, write_json
 from worstclass.names import RECIPE
 from worstclass.runs.base import BASE, base_config, base_epoch, check_base, settle
 from worstclass.runs.notes import counts_of, distribution, effective_classes
-from worstclass.runs.run import Run, build_model, check_classifier, fingerprint, refuse_code
+from worstclass.runs.run import (
+    Run,
+    build_model,
+    check_classifier,
+    fingerprint,
+    refuse_code,
+    split,
+    training_images,
+)
 from worstclass.runs.saver import ABOUT, LAST, LOG, Saver
 from worstclass.runs.selection import selection_score
 from worstclass.runs.warm_start import Fork, check_fork, fork_state, log_until, start_from
@@ -99,7 +107,7 @@ def train_run(
     if not team.leads:
         return run
     source = open_source(config.data, data_dir=data_dir)
-    parts = split_validation(source.read("train"), source.num_classes, config.valid_fraction, config.valid_min)
+    parts = split(config, source, training_images(config, source))
     return Run(out, config, settle(run, *parts, torch.device(device)))
 
 
@@ -129,8 +137,8 @@ def _train_one(
         _refuse_folder(out)
     engine = engine or Engine()
     source = team.leader_first(lambda: open_source(config.data, data_dir=data_dir, notify=notify))
-    images = source.read("train")
-    train, valid = split_validation(images, source.num_classes, config.valid_fraction, config.valid_min)
+    images = training_images(config, source)
+    train, valid = split(config, source, images)
     counts = {"train": train.class_counts(source.num_classes), "valid": valid.class_counts(source.num_classes)}
     about: dict[str, Any] = {
         "num_classes": source.num_classes,
@@ -252,7 +260,8 @@ def _compare(train: Images, valid: Images, num_classes: int) -> dict[str, Any]:
         return {}
     copies = exact_duplicates({"train": train, "valid": valid})[0]["train", "valid"]
     shift = [round(each, 3) for each in validation_shift(train, valid, num_classes)]
-    return {"valid_in_train": copies, "valid_shift": shift}
+    mirrored = [list(pair) for pair in mirror_pairs(train, num_classes)]
+    return {"valid_in_train": copies, "valid_shift": shift, "mirrored": mirrored}
 
 
 def _describe_device(device: torch.device) -> dict[str, Any]:
