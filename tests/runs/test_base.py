@@ -8,12 +8,26 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from torch import nn
 
 from tiny import tiny_config, write_tiny_npz
+from worstclass.attacks import PGD
 from worstclass.cli import main as cli
 from worstclass.config import Config
+from worstclass.data import Images
 from worstclass.errors import UserError
-from worstclass.runs.base import BASE, MIXES, PRICE, Reading, base_config, base_epoch, choose, mixed, verdict
+from worstclass.runs.base import (
+    BASE,
+    MIXES,
+    PRICE,
+    Reading,
+    base_config,
+    base_epoch,
+    choose,
+    mixed,
+    predictions,
+    verdict,
+)
 from worstclass.runs.run import Run, open_run
 from worstclass.runs.saver import ABOUT, LAST, SELECTED
 from worstclass.runs.train import train_run
@@ -117,6 +131,18 @@ def test_the_method_ships_where_told(data: Path) -> None:
     assert run.about["base"]["shipped"] == 1
     own, found = own_weights(run.folder), weights_of(run.load_model()[0])
     assert all(torch.equal(found[name], tensor) for name, tensor in own.items())
+
+
+def test_predictions_are_under_attack() -> None:
+    """Of a network that tells two grey levels apart: all are right, and none once they may be moved past the middle."""
+    last = nn.Linear(4, 2)
+    last.load_state_dict({"weight": torch.tensor([[-1.0] * 4, [1.0] * 4]), "bias": torch.tensor([2.0, -2.0])})
+    model = nn.Sequential(nn.Flatten(), last)
+    y = torch.arange(6) % 2
+    images = Images((0.45 + 0.1 * y)[:, None, None, None].expand(6, 1, 2, 2).contiguous(), y)
+    near, far = (PGD(eps=eps, steps=4, step_size=eps) for eps in (0.01, 0.1))
+    assert torch.equal(predictions(model, images, near, seed=1), y)
+    assert torch.equal(predictions(model, images, far, seed=1), 1 - y)
 
 
 @pytest.mark.parametrize("where", ["before the base", "in the base", "at the end"])

@@ -125,8 +125,9 @@ def predictions(model: nn.Module, images: Images, attack: PGD, *, seed: int) -> 
     found = []
     for x, y in zip(images.x.split(BATCH), images.y.split(BATCH), strict=True):
         x, y = to_float(x.to(device)), y.to(device)
+        attacked = attack(model, x, y, generator=generator)
         with torch.no_grad():
-            found.append(model(attack(model, x, y, generator=generator)).argmax(1).cpu())
+            found.append(model(attacked).argmax(1).cpu())
     return torch.cat(found)
 
 
