@@ -192,9 +192,15 @@ def test_what_a_long_line_is() -> None:
     assert long_lines(f"{code}{long}\n{table}") == [long]
 
 
-@pytest.mark.parametrize("page", [*PAGES, ROOT / "results" / "README.md", ROOT / "CHANGELOG.md"])
+@pytest.mark.parametrize("page", [*PAGES, ROOT / "results" / "README.md", ROOT / "LOG.md", ROOT / "CHANGELOG.md"])
 def test_lines_are_short(page: Path) -> None:
     assert long_lines(page.read_text()) == []
+
+
+def test_an_entry_of_the_log_has_ten_lines() -> None:
+    _, *entries = (ROOT / "LOG.md").read_text().split("\n## ")
+    lengths = {entry.splitlines()[0]: len([line for line in entry.splitlines()[1:] if line]) for entry in entries}
+    assert {title: n for title, n in lengths.items() if n > 10 and "Runs to come" not in title} == {}
 
 
 def test_the_docs_name_every_method() -> None:
