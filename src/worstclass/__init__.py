@@ -1,4 +1,4 @@
-"""worstclass: train, attack and measure classifiers whose weakest class must hold.
+"""worstclass: adversarial training and robustness evaluation of image classifiers, class by class.
 
 Every name is imported when it is first asked for. The training core needs torch and numpy alone; the command line,
 checkpoints, statistics and reports bring more.

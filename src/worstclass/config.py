@@ -81,7 +81,8 @@ class Config(BaseModel):
 
     method: MethodName = Field("wat", description=f"how to train ({', '.join(METHODS)})")
     objective: ObjectiveName | None = Field(
-        None, description="base loss under a class strategy; left out, the method's own (trades for all of the paper's)"
+        None,
+        description="loss under the class weights; default: the method's own (trades for all of the paper's)",
     )
     data: Annotated[str, AfterValidator(check_data_name)] = Field("cifar10", description="data set")
     model: Annotated[str, AfterValidator(check_model_name)] = Field("resnet18", description="network f")
@@ -89,51 +90,55 @@ class Config(BaseModel):
     epochs: Whole = Field(100, ge=1, description="epochs T")
     batch_size: Whole = Field(128, ge=1, description="images a step")
     lr: Positive = Field(0.1, description="learning rate lambda")
-    schedule: Literal["piecewise", "cosine", "one-cycle"] = Field("piecewise", description="how the rate goes")
+    schedule: Literal["piecewise", "cosine", "one-cycle"] = Field("piecewise", description="learning-rate schedule")
     lr_milestones: Annotated[tuple[Positive, ...], BeforeValidator(_refuse_single)] = Field(
-        (0.75, 0.9, 1.0), description="shares of the epochs, in (0, 1], from which the rate is multiplied again"
+        (0.75, 0.9, 1.0), description="fractions of the epochs, in (0, 1], at which the learning rate decays"
     )
-    lr_decay: Positive = Field(0.1, description="factor at each milestone")
-    lr_peak: Share = Field(0.25, description="share of the epochs at which the rate is highest")
-    lr_warmup: NotNegative = Field(0.0, description="epochs over which the rate is brought up from zero")
+    lr_decay: Positive = Field(0.1, description="factor on the learning rate at each milestone")
+    lr_peak: Share = Field(0.25, description="fraction of the epochs at which the learning rate peaks")
+    lr_warmup: NotNegative = Field(0.0, description="epochs of linear learning-rate warm-up")
     optimizer: Literal["sgd", "adamw"] = Field("sgd", description="optimizer")
     momentum: Annotated[Number, Field(ge=0, lt=1)] = Field(0.9, description="momentum of SGD")
-    nesterov: bool = Field(False, description="Nesterov's momentum")
+    nesterov: bool = Field(False, description="Nesterov momentum")
     weight_decay: NotNegative = Field(2e-4, description="weight decay")
-    clip_grad_norm: Positive | None = Field(None, description="largest norm of the gradient; left out, any")
+    clip_grad_norm: Positive | None = Field(None, description="clip the gradient to this norm; default: no clipping")
     label_smoothing: Annotated[Number, Field(ge=0, lt=1)] = Field(0.0, description="label smoothing of cross-entropy")
     average: Literal["none", "ema", "fawa"] = Field(
-        "none", description="average of the weights that is validated, selected and shipped in their place"
+        "none", description="average of the weights, which is validated and selected instead of them"
     )
-    ema_decay: Share = Field(0.999, description="decay of the moving average, a step")
-    fawa_decay: Share = Field(0.85, description="decay of the moving average, an epoch")
+    ema_decay: Share = Field(0.999, description="decay of the moving average per step")
+    fawa_decay: Share = Field(0.85, description="decay of the moving average per epoch")
     fawa_threshold: Annotated[Number, Field(ge=0, le=1)] = Field(
-        0.2, description="least validation accuracy under attack of the worst class for an epoch to count"
+        0.2, description="an epoch counts if its worst class has at least this validation accuracy under attack"
     )
-    awp_gamma: NotNegative = Field(0.0, description="adversarial weight perturbation, as a share of the weights' norm")
+    awp_gamma: NotNegative = Field(
+        0.0, description="adversarial weight perturbation, relative to the norm of the weights"
+    )
     awp_warmup: Whole = Field(0, ge=0, description="epochs without weight perturbation")
-    awp_every: Whole = Field(1, ge=1, description="weights are perturbed in every so many steps")
+    awp_every: Whole = Field(1, ge=1, description="perturb weights every n steps")
     init: str | None = Field(None, description="run whose selected weights training starts from")
     crop_padding: Whole = Field(
         4, ge=0, le=1024, description="zero padding before the random crop, in pixels; 0: no crop"
     )
     flip: bool = Field(True, description="random horizontal flips")
-    valid_fraction: Share = Field(0.06, description="share of each class, its last images, held out for validation")
+    valid_fraction: Share = Field(0.06, description="fraction of each class for validation, its last images")
     valid_min: Whole = Field(
-        20, ge=0, description="least validation images of a class, up to a fifth of it; 0: valid_fraction says it alone"
+        20,
+        ge=0,
+        description="least number of validation images of a class, up to a fifth; 0: exactly valid_fraction",
     )
     imbalance: Annotated[Number, Field(ge=1)] | None = Field(
         None, description="largest over smallest class: training images are thinned to a long tail; left out, all stay"
     )
     norm: Norm = Field("linf", description="norm of the ball of attack and evaluation")
     eps: Positive = Field(8 / 255, description="radius epsilon of attack and evaluation, images in [0, 1]")
-    radius_warmup: NotNegative = Field(0.0, description="epochs over which the training radius is brought up from zero")
+    radius_warmup: NotNegative = Field(0.0, description="epochs over which the training radius grows from zero")
     attack_steps: Whole = Field(10, ge=1, description="steps of the training attack")
     early_attack_steps: tuple[Annotated[Whole, Field(ge=1)], ...] = Field(
         (), description="numbers of steps before that, each until the next of attack_milestones"
     )
     attack_milestones: Annotated[tuple[Share, ...], BeforeValidator(_refuse_single)] = Field(
-        (), description="shares of the epochs from which the next number of steps holds"
+        (), description="fractions of the epochs at which the next number of steps begins"
     )
     attack_step_size: Positive | None = Field(
         None,
@@ -149,53 +154,60 @@ class Config(BaseModel):
     focus_class: Whole | None = Field(None, ge=0, description="index of the class that gets focus_weight")
     focus_weight: Share | None = Field(None, description="w_c of focus_class; the others share the rest")
     frl_tau: NotNegative = Field(0.05, description="allowed gap to the mean, tau_1 = tau_2")
-    frl_rate: Positive = Field(0.05, description="step of the multipliers, alpha_1 = alpha_2")
-    frl_margin_rate: Positive = Field(0.2, description="step of the radius multipliers")
-    csl_rate: Positive = Field(0.05, description="step alpha of the class costs")
-    guarded_radius: Positive = Field(0.15, description="how far the weights of the classes may be from the base, in KL")
-    guarded_tilt: Positive = Field(5.0, description="largest log-ratio of two classes' weights to the base")
-    guarded_prior: NotNegative = Field(15.0, description="images that the error in training counts for")
-    guarded_slack: NotNegative = Field(0.1, description="what validation may add to that error")
-    guarded_memory: Annotated[Number, Field(ge=0, lt=1)] = Field(0.8, description="decay of the costs, an epoch")
+    frl_rate: Positive = Field(0.05, description="step size of the multipliers, alpha_1 = alpha_2")
+    frl_margin_rate: Positive = Field(0.2, description="step size of the radius multipliers")
+    csl_rate: Positive = Field(0.05, description="step size alpha of the class costs")
+    guarded_radius: Positive = Field(0.15, description="radius of the KL ball around the base distribution of classes")
+    guarded_tilt: Positive = Field(5.0, description="upper bound of the exponent s in p_k ~ b_k exp(s cost_k)")
+    guarded_prior: NotNegative = Field(15.0, description="validation images that the estimate from training counts as")
+    guarded_slack: NotNegative = Field(0.1, description="how far validation can raise the cost above that estimate")
+    guarded_memory: Annotated[Number, Field(ge=0, lt=1)] = Field(
+        0.8, description="decay of the average of costs per epoch"
+    )
     guarded_base: Literal["balanced", "data"] = Field(
-        "balanced", description="all classes alike, or as the data has them"
+        "balanced", description="base distribution: uniform over classes, or class frequencies of the data"
     )
     guarded_mode: Literal["sample", "weight"] = Field(
-        "sample", description="classes have their shares of the images of an epoch, or of the weight"
+        "sample", description="sample classes by the distribution, or weight their losses"
     )
     dafa_strength: NotNegative = Field(1.0, description="how much weight moves between confused classes, lambda")
-    dafa_warmup: Whole = Field(70, ge=1, description="epoch whose confusions it reads; the weights move from then on")
+    dafa_warmup: Whole = Field(70, ge=1, description="epoch whose confusion table sets the weights, from then on")
     dafa_refresh: Annotated[Number, Field(ge=0, lt=1)] = Field(
-        0.0, description="decay of a moving average that is read anew each epoch; 0: read once"
+        0.0, description="decay of a moving average of the confusion table, used each epoch; 0: only once"
     )
-    dafa_part: Literal["train", "valid"] = Field("train", description="images whose confusions it reads")
-    cfa_radius: NotNegative = Field(0.3, description="least factor on a class's radius, lambda_1")
-    cfa_beta: NotNegative = Field(0.5, description="least factor on a class's beta, lambda_2")
-    cfa_start: Whole = Field(10, ge=1, description="epoch after which radii and betas move")
-    faal_tau: Positive = Field(0.5, description="how far the weights may be from uniform, in KL")
-    cfol_eta: Positive = Field(5e-6, description="step of the log-weights of the classes")
+    dafa_part: Literal["train", "valid"] = Field("train", description="images of the confusion table")
+    cfa_radius: NotNegative = Field(0.3, description="smallest factor on a class's radius, lambda_1")
+    cfa_beta: NotNegative = Field(0.5, description="smallest factor on a class's beta, lambda_2")
+    cfa_start: Whole = Field(10, ge=1, description="epoch after which radii and betas change")
+    faal_tau: Positive = Field(0.5, description="radius of the KL ball around uniform weights")
+    cfol_eta: Positive = Field(5e-6, description="step size of the log-weights of the classes")
     cfol_gamma: Annotated[Number, Field(ge=0, le=1)] = Field(0.5, description="share of uniform sampling")
-    cfol_mode: Literal["sample", "weight"] = Field("sample", description="draw classes by their weights, or weigh them")
-    csr_alpha: Annotated[Number, Field(ge=0, le=1)] = Field(0.3, description="share of the weighed adversarial loss")
-    csr_part: Literal["train", "valid"] = Field("train", description="images whose confusions it reads")
-    csr_diagonal: bool = Field(True, description="whether samples that are right get weight, as published")
-    fair_tat_sharpness: NotNegative = Field(2.0, description="factor in the softmax that targets are drawn by")
-    fair_tat_radius: NotNegative = Field(0.5, description="least factor on a class's radius, lambda_r")
+    cfol_mode: Literal["sample", "weight"] = Field(
+        "sample", description="sample classes by their weights, or weight their losses"
+    )
+    csr_alpha: Annotated[Number, Field(ge=0, le=1)] = Field(
+        0.3, description="fraction of the weighted adversarial loss"
+    )
+    csr_part: Literal["train", "valid"] = Field("train", description="images of the confusion table")
+    csr_diagonal: bool = Field(True, description="whether correctly classified samples get weight, as published")
+    fair_tat_sharpness: NotNegative = Field(2.0, description="factor in the softmax over target classes")
+    fair_tat_radius: NotNegative = Field(0.5, description="smallest factor on a class's radius, lambda_r")
     trix_strength: NotNegative = Field(1.0, description="how much weight and radius follow the gap to the mean")
     base_start: Share | None = Field(
-        None, description="share of the epochs from which a base without class weights is trained too; left out: none"
+        None,
+        description="fraction of the epochs after which a baseline without class weights is trained too",
     )
     budget: NotNegative = Field(
-        0.05, description="how much of the base's average robust accuracy over classes may be given up"
+        0.05, description="how much of the baseline's average robust accuracy over classes may be lost"
     )
     ship: Literal["better", "method"] = Field(
-        "better", description="what to select at the end: the better of method and base or between, or the method's"
+        "better", description="model to keep: the better of method, baseline and interpolations, or the method's"
     )
     select: Select = Field(
-        "worst-accuracy", description="which epoch to keep, judged on validation; worst-loss is the paper's"
+        "worst-accuracy", description="which epoch to keep, by validation; worst-loss is the paper's rule"
     )
     select_smoothing: Whole = Field(
-        1, ge=1, le=2**16, description="epochs whose mean is judged, the last ones; 1: each by itself"
+        1, ge=1, le=2**16, description="select by the mean over the last n epochs; 1: no smoothing"
     )
     seed: Whole = Field(1, ge=0, description="seed of weights, order, augmentation and attack starts")
 

@@ -104,7 +104,7 @@ def test_a_gate_fails_with_1_and_names_the_class(command: Command, tmp_path: Pat
     assert "natural-average > 0: average is " in err
     code, out, err = command(*words, "--fail-if", "worst < 0", "--fail-if", "average.low > 1")
     assert (code, err) == (0, "")
-    assert "Passed: worst < 0; average.low > 1 does not hold under pgd-5." in out
+    assert "Passed: worst < 0; average.low > 1 is not true under pgd-5." in out
     assert command(*words, "--fail-if", "wurst < 0.3")[0] == 2
 
 

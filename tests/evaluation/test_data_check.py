@@ -65,8 +65,8 @@ def test_copies_across_the_parts() -> None:
     assert [line.split(":")[0] for line in found.notes] == [
         "2 test images are in the train part too",
         "1 test images are in the valid part too",
-        "1 test images are all but equal to one of the train part.",
-        "2 images have an equal one with another label.",
+        "1 test images are near-duplicates of one in the train part.",
+        "2 images have an exact duplicate with another label.",
     ]
 
 
@@ -202,7 +202,7 @@ def test_train_says_it_at_its_start_and_at_its_end(tmp_path: Path, capsys: pytes
     lines = capsys.readouterr().out.splitlines()
     few = "3 of 3 classes have fewer than 20 validation images; accuracy on the 10 of 'row 0'"
     assert [line.startswith(f"Note: {few}") for line in lines].index(True) == 0
-    end = lines.index("What to know of this run:")
+    end = lines.index("Notes on this run:")
     assert lines[end + 1].startswith(f"- {few}")
     assert not any(line.startswith("Note: ") for line in lines[1:])
 

@@ -93,7 +93,12 @@ def test_between_two_networks() -> None:
 @pytest.mark.fast
 @pytest.mark.parametrize(
     ("right", "base_right", "mix", "word"),
-    [(90, 10, 1.0, "better"), (10, 90, 1.0, "worse"), (50, 50, 1.0, "no difference"), (50, 50, 0.0, "base is shipped")],
+    [
+        (90, 10, 1.0, "better"),
+        (10, 90, 1.0, "worse"),
+        (50, 50, 1.0, "no significant difference"),
+        (50, 50, 0.0, "base is kept"),
+    ],
 )
 def test_the_verdict(right: int, base_right: int, mix: float, word: str) -> None:
     """Class 1 decides, of which so many of 100 are right."""
@@ -209,4 +214,4 @@ def test_the_command_ends_with_a_sentence(
     assert ended.value.code == 0
     printed = capsys.readouterr().out
     assert "The base: trades, from epoch 1 on." in printed
-    assert f"beside its base: {json.loads((tmp_path / 'run' / ABOUT).read_text())['base']['verdict']}" in printed
+    assert f"compared with its base: {json.loads((tmp_path / 'run' / ABOUT).read_text())['base']['verdict']}" in printed

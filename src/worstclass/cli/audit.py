@@ -41,7 +41,9 @@ def audit(
     weights: Annotated[
         Path | None, typer.Option(help="safetensors weights; default: those that the factory loads")
     ] = None,
-    limit: Annotated[int | None, typer.Option(min=1, help="so many images, drawn by class; default: all")] = None,
+    limit: Annotated[
+        int | None, typer.Option(min=1, help="number of images, a stratified sample; default: all")
+    ] = None,
     attacks: Annotated[
         str, typer.Option(help="comma-separated: " + ", ".join([NATURAL, "quick", *ATTACK_NAMES]))
     ] = "autoattack",
@@ -58,7 +60,7 @@ def audit(
     fail_if: Annotated[
         list[str] | None,
         typer.Option(
-            help="exit with 1 where this holds, such as 'worst < 0.3'; average, worst, worst-tenth, on clean images "
+            help="exit with 1 if this is true, such as 'worst < 0.3'; average, worst, worst-tenth, on clean images "
             "natural-worst, an end of an interval worst.low; repeatable"
         ),
     ] = None,
@@ -127,7 +129,7 @@ def audit(
     if failures:
         raise typer.Exit(FAILED)
     if gates:
-        say(f"Passed: {'; '.join(gate.text for gate in gates)} does not hold under {result.attack}.")
+        say(f"Passed: {'; '.join(gate.text for gate in gates)} is not true under {result.attack}.")
 
 
 def _own_model(

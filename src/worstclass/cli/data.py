@@ -18,14 +18,15 @@ ROWS = 30  # classes that are shown one by one
 def data_command(
     data: Annotated[str, typer.Argument(help="a data set: cifar10, npz:PATH, folder:PATH, ...")],
     valid_fraction: Annotated[
-        float, typer.Option(min=0, max=1, help="share of each class held out for validation, as in the recipe")
+        float, typer.Option(min=0, max=1, help="fraction of each class for validation, as in the recipe")
     ] = 0.06,
     valid_min: Annotated[
-        int, typer.Option(min=0, help="least validation images of a class, up to a fifth of it, as in the recipe")
+        int,
+        typer.Option(min=0, help="least number of validation images of a class, up to a fifth, as in the recipe"),
     ] = 20,
     data_dir: DataDir = Path("data"),
 ) -> None:
-    """Check a data set: images of each class and what they can tell, duplicates, blank images, disputed labels."""
+    """Check a data set: images of each class, duplicates, blank images, disputed labels."""
     check_data_name(data)
     if not 0 < valid_fraction < 1:
         raise UserError("--valid-fraction must be between 0 and 1.")
@@ -49,8 +50,8 @@ def data_command(
     print_wide(table)
     if len(order) > ROWS:
         say(f"The {ROWS} smallest of {len(order)} classes.")
-    say("+-: 95% interval of an accuracy of 50% on the validation images.")
-    say("Disputed: training images that a quick model takes for other classes.")
+    say("+-: half-width of the 95% interval of an accuracy of 50% on the validation images.")
+    say("Disputed: training images that a simple classifier assigns to other classes.")
     notes = split_note(found.counts, valid_fraction) + found.notes
     for line in notes:
         say(f"Note: {line}")

@@ -48,7 +48,7 @@ def evaluate(
         str, typer.Option(help="comma-separated: " + ", ".join([NATURAL, "quick", *ATTACK_NAMES]))
     ] = DEFAULT_ATTACKS,
     base: Annotated[
-        Path | None, typer.Option(help="folder of an evaluated vanilla run, for rho", autocompletion=complete_runs)
+        Path | None, typer.Option(help="folder of an evaluated baseline run, for rho", autocompletion=complete_runs)
     ] = None,
     checkpoint: Annotated[str | None, typer.Option(help="selected (default) or last (of a run)")] = None,
     part: Annotated[str | None, typer.Option(help="test (default) or valid (of a run)")] = None,
@@ -59,12 +59,10 @@ def evaluate(
     out: Annotated[Path | None, typer.Option(help="folder for card.json and outcomes.npz; default: the run")] = None,
     seed: Annotated[int, typer.Option(min=0, help="seed of the attacks' random starts")] = 0,
     batch_size: Annotated[
-        int | None, typer.Option(min=1, help="images at a time; default: 500, on a GPU as many as fit, up to 5000")
+        int | None, typer.Option(min=1, help="batch size; default: 500, on a GPU as many as fit, up to 5000")
     ] = None,
     search: Search = None,
-    checks: Annotated[
-        bool, typer.Option("--checks", help="also run checks of good practice, and end in one verdict")
-    ] = False,
+    checks: Annotated[bool, typer.Option("--checks", help="also run sanity checks, and end in one verdict")] = False,
     transfer: Annotated[
         Path | None,
         typer.Option(

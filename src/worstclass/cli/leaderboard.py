@@ -20,7 +20,7 @@ def leaderboard(
     ] = None,
     base: Annotated[
         Path | None,
-        typer.Option(help="vanilla run to compare with; default: the first one", autocompletion=complete_runs),
+        typer.Option(help="baseline run to compare with; default: the first one", autocompletion=complete_runs),
     ] = None,
     kind: Annotated[str, typer.Option("--format", help="text, markdown, latex (booktabs) or csv")] = "text",
     out: Annotated[Path | None, typer.Option(help="file for the table")] = None,

@@ -66,7 +66,7 @@ def recipe_help() -> str:
 def root(
     context: typer.Context, version: Annotated[bool, typer.Option("--version", help="print the version")] = False
 ) -> None:
-    """Train, attack and measure classifiers whose weakest class must hold."""
+    """Train image classifiers against adversarial attacks, and measure robustness class by class."""
     if team_size() > 1 and context.invoked_subcommand not in ("train", "evaluate"):
         raise UserError("several processes can train and evaluate together, and nothing else: leave torchrun out.")
     if version:
@@ -88,7 +88,7 @@ def train(
         typer.Option(help="continue the run in this folder", autocompletion=complete_runs),
     ] = None,
     fork: Annotated[
-        str | None, typer.Option(metavar="RUN@EPOCH", help="go on from an epoch of a run, by its recipe and --set")
+        str | None, typer.Option(metavar="RUN@EPOCH", help="continue from an epoch of a run, with its recipe and --set")
     ] = None,
     keep: Annotated[
         list[int] | None, typer.Option(min=1, help="keep the checkpoint of this epoch, for --fork; repeatable")
@@ -97,7 +97,7 @@ def train(
         bool,
         typer.Option(
             "--with-base",
-            help=f"train a base without class weights too, from {BASE_START:g} of the epochs on, and ship the better",
+            help=f"also train a baseline without class weights after {BASE_START:g} of the epochs; keep the better",
         ),
     ] = False,
     data_dir: DataDir = Path("data"),
@@ -115,15 +115,17 @@ def train(
         bool,
         typer.Option(
             "--deterministic",
-            help="the same bits each time on one kind of machine; ResNet-18 is a tenth slower on an H200",
+            help="bit-identical results on the same kind of machine; ResNet-18 is a tenth slower on an H200",
         ),
     ] = False,
     checkpoint_minutes: Annotated[
-        float, typer.Option(min=0, help="save the run whenever so many minutes have passed, and at its end")
+        float, typer.Option(min=0, help="minutes between checkpoints; the end of the run is always saved")
     ] = 1.0,
     data_gib: Annotated[
         float | None,
-        typer.Option(min=0, help="images beyond so many GiB stay in host memory; default: half of a GPU's free memory"),
+        typer.Option(
+            min=0, help="larger training sets (in GiB) stay in host memory; default: half of the free GPU memory"
+        ),
     ] = None,
     allow_code: AllowCode = False,
     tensorboard: Annotated[bool, typer.Option("--tensorboard", help="also log to RUN/tensorboard")] = False,

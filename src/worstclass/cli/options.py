@@ -41,7 +41,7 @@ AllowCode = Annotated[bool, typer.Option("--allow-code", help="let a recipe or r
 Search = Annotated[
     str | None,
     typer.Option(
-        help="precision in which attacks search: fp32, tf32 or bf16; what they find is judged in fp32. "
+        help="precision in which attacks search: fp32, tf32 or bf16; what they find is verified in fp32. "
         "Default on a GPU: bf16 for our networks, tf32 for a model of your own"
     ),
 ]

@@ -19,9 +19,9 @@ def sweep(
     out: Annotated[Path | None, typer.Option(help="folder of the runs; default sweeps/NAME of the file")] = None,
     serial: Annotated[bool, typer.Option("--serial", help="one after another in this process, without Ray")] = False,
     address: Annotated[str | None, typer.Option(help="join this Ray cluster (auto: the one at hand)")] = None,
-    workers: Annotated[int | None, typer.Option(min=1, help="at most so many jobs at once (Ray)")] = None,
+    workers: Annotated[int | None, typer.Option(min=1, help="maximum number of jobs at once (Ray)")] = None,
     checkpoint_minutes: Annotated[
-        float, typer.Option(min=0, help="save each run whenever so many minutes have passed, and at its end")
+        float, typer.Option(min=0, help="minutes between checkpoints of each run; its end is always saved")
     ] = 1.0,
     data_dir: DataDir = Path("data"),
     device: Annotated[

@@ -108,7 +108,7 @@ def train_with_progress(
         say(f"All {config.epochs} epochs were trained before: nothing is left to do.")
     told = run_notes(open_run(folder)) if team.leads else []
     if told:
-        say("\n- ".join(["What to know of this run:", *told]))
+        say("\n- ".join(["Notes on this run:", *told]))
     return run
 
 

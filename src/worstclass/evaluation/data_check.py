@@ -27,7 +27,7 @@ class DataCheck:
     class_names: tuple[str, ...]
     counts: Mapping[str, list[int]]  # by part
     half_width: list[float]  # of the 95% interval of a class's validation accuracy, at 50%
-    disputed: list[float]  # share of a class's training images that a quick model takes for another
+    disputed: list[float]  # share of a class's training images that a simple classifier assigns to another
     exact: Mapping[tuple[str, str], int]  # images of the second part that are also in the first
     near: Mapping[tuple[str, str], int]
     conflicts: int  # pairs of equal images with different labels
@@ -162,9 +162,9 @@ def _notes(found: DataCheck, side: int) -> list[str]:
     lines += shift_note(names, found.shift) + mirror_note(names, found.mirrored)
     for (one, other), count in found.near.items():
         if count > MANY_NEAR * sum(found.counts[other]):
-            lines.append(f"{count} {other} images are all but equal to one of the {one} part.")
+            lines.append(f"{count} {other} images are near-duplicates of one in the {one} part.")
     if found.conflicts:
-        lines.append(f"{found.conflicts} images have an equal one with another label.")
+        lines.append(f"{found.conflicts} images have an exact duplicate with another label.")
     if found.blank:
         lines.append(f"{found.blank} images are of one colour.")
     if side < SMALL:
@@ -173,7 +173,7 @@ def _notes(found: DataCheck, side: int) -> list[str]:
     for k, share in enumerate(found.disputed):
         if share > 2 * usual + 0.15 and train[k] >= FEW:
             lines.append(
-                f"'{names[k]}': a quick model takes {100 * share:.0f}% of its images for other classes "
-                f"({100 * usual:.0f}% is usual here): it is hard, or its labels are wrong."
+                f"'{names[k]}': a simple classifier assigns {100 * share:.0f}% of its images to other classes "
+                f"({100 * usual:.0f}% is usual here): the class is hard, or its labels are wrong."
             )
     return lines

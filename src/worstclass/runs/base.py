@@ -138,13 +138,13 @@ def verdict(y: Tensor, shipped: Tensor, base: Tensor, num_classes: int, mix: flo
     found = compare(y.numpy(), shipped.numpy(), base.numpy(), num_classes)
     average, worst = found.avg_difference, found.worst_difference
     if mix == 0:
-        word = "the base is shipped: class weights bought too little for what they cost"
+        word = "the base is kept: class weights gained too little for what they cost"
     elif worst.low > 0:
         word = "better than the base"
     elif worst.high < 0:
         word = "worse than the base"
     else:
-        word = "no difference to the base shown"
+        word = "no significant difference to the base"
     numbers = ", ".join(
         f"{name} {100 * each.value:+.1f} [{100 * each.low:+.1f}, {100 * each.high:+.1f}]"
         for name, each in (("worst class", worst), ("average", average))

@@ -149,7 +149,7 @@ def training_notes(log: Sequence[Line], about: Mapping[str, Any], select: str) -
             f"'{names[k]}' does not respond: {describe(k)} Look at its labels and its validation images."
         )
     for k in misplaced(lifts, accuracy, images):
-        notes[f"misplaced {k}"] = f"'{names[k]}' is heavy and not weak: {describe(k)}"
+        notes[f"misplaced {k}"] = f"'{names[k]}' has a high weight but is not weak: {describe(k)}"
     chosen = [index for index, line in enumerate(log) if line["selected"]]
     if select.startswith("worst") and chosen and len(log) >= 2 * PATIENCE:
         weakest = accuracy.argmin(1)
