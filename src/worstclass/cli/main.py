@@ -1,4 +1,4 @@
-"""The command: data, train, sweep, evaluate, audit, report, leaderboard, reproduce, certify, bench, recipes, demo."""
+"""The command: data, train, sweep, evaluate, audit, export, report, leaderboard, reproduce, certify, bench and more."""
 
 import sys
 from pathlib import Path
@@ -11,6 +11,7 @@ from worstclass.cli.bench import bench
 from worstclass.cli.console import print_table, rule, say
 from worstclass.cli.data import data_command
 from worstclass.cli.evaluate import evaluate
+from worstclass.cli.export import export
 from worstclass.cli.guard import guarded
 from worstclass.cli.leaderboard import leaderboard
 from worstclass.cli.options import (
@@ -145,7 +146,7 @@ def train(
     from worstclass.cli.watched import tensorboard_writer, train_with_progress
     from worstclass.devices import as_started, pick_device, pick_engine
     from worstclass.distributed import joined
-    from worstclass.runs.run import open_run
+    from worstclass.runs.run import code_of, open_run
     from worstclass.runs.warm_start import parse_fork
 
     origin = None if fork is None else parse_fork(fork)
@@ -161,7 +162,7 @@ def train(
         if origin is not None:
             name = f"{config.method}-from-{origin.run.folder.resolve().name}-epoch{origin.epoch}"
         folder = out or Path("runs") / f"{name}-seed{config.seed}"
-    allow_code = allow_code or "model" in chosen  # typed by the user, not read from a file
+    allow_code = allow_code or code_of(config).keys() <= chosen.keys()  # all typed by the user, none read from a file
     chosen_device = pick_device(device)
     with joined(chosen_device) as team:
         train_with_progress(
@@ -188,6 +189,7 @@ app.command("data")(data_command)
 app.command()(sweep)
 app.command()(evaluate)
 app.command()(audit)
+app.command()(export)
 
 
 def reproduce_help() -> str:
