@@ -15,23 +15,27 @@ from worstclass.errors import UserError, reason, unknown
 from worstclass.names import factory_file
 
 
-def call_factory(name: str, what: str, **given: Any) -> Any:
-    """What the factory returns, called with what of `given` it takes. `what` it is for, in errors: model, data.
+def call_factory(name: str, what: str, *, whole: bool = False, **given: Any) -> Any:
+    """What the factory returns, called with what of `given` it takes: it must take all where `whole`.
 
-    The current folder, or that of the file, is importable meanwhile. This runs the user's code.
+    `what` it is for, in errors: model, data. The current folder, or that of the file, is importable meanwhile.
+    This runs the user's code.
     """
     path = factory_file(name)
     with _importing_from("" if path is None else str(path.resolve().parent)):
         factory = _find(name, what)
-        return factory(**_accepted(name, what, factory, given))
+        return factory(**_accepted(name, what, factory, given, whole))
 
 
 def need(module: str, what: str, extra: str) -> Any:
     """A module of an optional library, or one line on how to install it. `what` needs it."""
+    library = module.partition(".")[0]
     try:
-        return importlib.import_module(module)
+        found = importlib.import_module(module)
+        if hasattr(found, "__path__") and getattr(found, "__file__", None) is None:
+            raise ImportError("what is called so here is a folder")  # such as datasets/, which Python imports too
+        return found
     except Exception as error:  # one that does not fit its torch raises more than ImportError
-        library = module.partition(".")[0]
         raise UserError(f"{what} needs {library} ({reason(error)}): pip install 'worstclass[{extra}]'.") from None
 
 
@@ -48,22 +52,25 @@ def _importing_from(folder: str) -> Iterator[None]:
         sys.path.remove(folder)
 
 
-def _accepted(name: str, what: str, factory: Callable[..., Any], given: Mapping[str, Any]) -> dict[str, Any]:
+def _accepted(
+    name: str, what: str, factory: Callable[..., Any], given: Mapping[str, Any], whole: bool
+) -> dict[str, Any]:
     """What of `given` the factory takes: all, one, or nothing. An error inside of the factory stays what it is."""
     try:
         signature = inspect.signature(factory)
     except (TypeError, ValueError):  # not every callable tells
         return dict(given)
     errors = []
-    for chosen in (given, *({key: value} for key, value in given.items()), {}):
+    for chosen in (given,) if whole else (given, *({key: value} for key, value in given.items()), {}):
         try:
             signature.bind(**chosen)
             return dict(chosen)
         except TypeError as error:
             errors.append(error)
     keys = " and ".join(given)
-    some = f"{keys}, one of them," if len(given) > 1 else keys
-    raise UserError(f"{what} '{name}' must take {some} or nothing: {errors[0]}.") from None
+    if not whole:
+        keys += ", one of them, or nothing" if len(given) > 1 else " or nothing"
+    raise UserError(f"{what} '{name}' must take {keys}: {errors[0]}.") from None
 
 
 def _find(name: str, what: str) -> Callable[..., Any]:
