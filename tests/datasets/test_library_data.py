@@ -64,7 +64,7 @@ def test_a_factory_gives_both_parts(name: str, here: Path) -> None:
     """A shuffled DataLoader is read in the order of its data; names are the data's, or numbers."""
     expected, found = open_source("npz:tiny.npz"), open_source(name)
     for part in ("train", "test"):
-        assert same(found.read(part), expected.read(part))  # type: ignore[arg-type]
+        assert same(found.read(part), expected.read(part))
     assert found.class_names == (expected.class_names if name.endswith("loader") else ("0", "1", "2"))
 
 
@@ -117,7 +117,7 @@ def test_hugging_face_data_from_disk(saved: Path) -> None:
     expected, found = open_source("npz:tiny.npz"), open_source("hf:saved@validation")
     assert found.class_names == ("a", "b", "c")
     for part in ("train", "test"):
-        assert same(found.read(part), expected.read(part))  # type: ignore[arg-type]
+        assert same(found.read(part), expected.read(part))
     with pytest.raises(UserError, match=r"no split 'test' \(it has train, validation\): write hf:saved@SPLIT"):
         open_source("hf:saved")
     alone = open_source("hf:one")
@@ -154,14 +154,14 @@ def test_torchvision_data(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         source = open_source(name, data_dir=Path("elsewhere"))
         assert source.class_names == ("a", "b", "c")
         for part in ("train", "test"):
-            assert same(source.read(part), open_source("npz:tiny.npz").read(part))  # type: ignore[arg-type]
+            assert same(source.read(part), open_source("npz:tiny.npz").read(part))
     with pytest.raises(UserError, match="Did you mean 'Bars'"):
         open_source("torchvision:Barz")
 
 
 def test_real_torchvision_data() -> None:
     """Where it is installed: made-up images, which need no download."""
-    pytest.importorskip("torchvision.datasets", exc_type=Exception)
+    pytest.importorskip("torchvision.datasets", exc_type=ImportError)
     source = open_source("torchvision:FakeData")
     assert source.num_classes == 10
 

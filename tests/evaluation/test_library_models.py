@@ -38,7 +38,7 @@ def test_torchscript_needs_consent_and_has_gradients(here: Path) -> None:
     model = load_cnn("tiny_cnn", 3)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # torch's, on the future of TorchScript
-        torch.jit.save(torch.jit.trace(model, X), "net.pt")  # type: ignore[no-untyped-call]
+        torch.jit.save(torch.jit.trace(model, X), "net.pt")
     with pytest.raises(UserError, match=r"a TorchScript file is code; pass --allow-code"):
         target("torchscript:net.pt")
     loaded = target("torchscript:net.pt", allow_code=True)

@@ -32,6 +32,8 @@ def read_data(data: Any, *, limit: int | None = None, seed: int = 0, data_dir: P
 
     A shuffled DataLoader is read in the order of its Dataset, so that every audit sees the same images in one order.
     """
+    if isinstance(data, AuditData):
+        return AuditData(sample(data.images, limit, seed), data.name, data.class_names)
     if isinstance(data, str):
         source = open_source(data, data_dir=data_dir)
         return AuditData(sample(source.read("test"), limit, seed), data, source.class_names)

@@ -85,7 +85,7 @@ def evaluate(
         raise UserError("--transfer is one of the checks: give --checks too.")
     if runs_user_code(target) and not Path(target).exists():
         refuse(target, "is for a run; {} is a model of your own", {"--checkpoint": checkpoint, "--part": part})
-        needed = {"--weights": weights} if model_kind(target) is None else {}
+        needed: dict[str, object] = {"--weights": weights} if model_kind(target) is None else {}
         needed |= {"--data": data, "--eps": eps, "--out": out}
         if missing := [option for option, value in needed.items() if value is None]:
             listed = " and ".join(filter(None, [", ".join(missing[:-1]), missing[-1]]))

@@ -128,6 +128,7 @@ def train(
     ] = None,
     allow_code: AllowCode = False,
     tensorboard: Annotated[bool, typer.Option("--tensorboard", help="also log to RUN/tensorboard")] = False,
+    wandb: Annotated[bool, typer.Option("--wandb", help="also log to Weights & Biases")] = False,
 ) -> None:
     """Train a classifier by a recipe, or continue a run."""
     if (recipe is not None) + (resume is not None) + (fork is not None) != 1:
@@ -143,9 +144,10 @@ def train(
     if config is not None and with_base and config.base_start is None:
         config = make_config(config.recipe() | {"base_start": BASE_START})
 
-    from worstclass.cli.watched import tensorboard_writer, train_with_progress
+    from worstclass.cli.watched import train_with_progress
     from worstclass.devices import as_started, pick_device, pick_engine
     from worstclass.distributed import joined
+    from worstclass.integrations.trackers import tensorboard_writer, wandb_writer
     from worstclass.runs.run import code_of, open_run
     from worstclass.runs.warm_start import parse_fork
 
@@ -164,6 +166,12 @@ def train(
         folder = out or Path("runs") / f"{name}-seed{config.seed}"
     allow_code = allow_code or code_of(config).keys() <= chosen.keys()  # all typed by the user, none read from a file
     chosen_device = pick_device(device)
+
+    def names() -> list[str]:
+        return open_run(folder).class_names
+
+    records = [tensorboard_writer(folder, names)] if tensorboard else []
+    records += [wandb_writer(folder, names, config.recipe())] if wandb else []
     with joined(chosen_device) as team:
         train_with_progress(
             config,
@@ -180,7 +188,7 @@ def train(
             allow_code=allow_code,
             team=team,
             data_limit=None if data_gib is None else int(data_gib * 2**30),
-            on_record=tensorboard_writer(folder) if tensorboard else None,
+            on_record=records,
         )
     say(f"Run: {folder}. Evaluate it with: worstclass evaluate {folder}")
 

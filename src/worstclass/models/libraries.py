@@ -87,7 +87,7 @@ def _torchscript(path: Path) -> nn.Module:
     _read(path)
     with clean_errors(f"{path} is not a readable TorchScript file"), warnings.catch_warnings():
         warnings.simplefilter("ignore", DeprecationWarning)
-        module: nn.Module = torch.jit.load(str(path), map_location="cpu")  # type: ignore[no-untyped-call]
+        module: nn.Module = torch.jit.load(str(path), map_location="cpu")
     return module
 
 
