@@ -54,7 +54,8 @@ def test_both_log_every_class_by_name(tmp_path: Path, monkeypatch: pytest.Monkey
     assert given["config"] == config.recipe()
 
 
-def test_the_real_wandb_offline(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_real_wandb_disabled(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Our calls are those that it takes; in this mode it keeps nothing, so what arrives is not looked at."""
     wandb = pytest.importorskip("wandb")
     monkeypatch.setenv("WANDB_MODE", "disabled")
     record = wandb_writer(tmp_path, lambda: NAMES, {"seed": 1})
