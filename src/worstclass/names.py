@@ -21,10 +21,18 @@ NATURAL = "natural"
 RECIPE = "recipe.toml"
 """The file that makes a folder a run folder."""
 
-DATA_NAMES = ("fashion-mini", "cifar10", "cifar100", "npz:PATH", "folder:PATH")
+OWN_DATA = ("fashion-mini", "cifar10", "cifar100", "npz:PATH", "folder:PATH")
+DATA_NAMES = (*OWN_DATA, "hf:NAME", "torchvision:NAME", "module.path:factory", "path/to/file.py:factory")
 
 MODEL_NAMES = ("small-cnn", "resnet18", "preact-resnet18", "wrn34-10")
-"""Any other `wrnD-W` with D = 6n + 4 works too, `module.path:factory` and `path/to/file.py:factory`."""
+"""Any other `wrnD-W` with D = 6n + 4 works too, and all of `OTHER_MODELS`."""
+
+OTHER_MODELS = ("module.path:factory", "path/to/file.py:factory", "timm:NAME", "hf-hub:ID")
+FINISHED_MODELS = ("torchscript:PATH", "onnx:PATH", "robustbench:NAME")
+"""Models that come with their weights: they can be audited and evaluated, not trained."""
+
+LIBRARIES = tuple(each.partition(":")[0] for each in ("timm:NAME", "hf-hub:ID", *FINISHED_MODELS))
+FINISHED = LIBRARIES[2:]
 
 ATTACK_NAMES = (
     "fgsm",
@@ -43,6 +51,9 @@ ATTACK_NAMES = (
     "autoattack-rand",
 )
 
+BLACK_BOX = ("square", NATURAL)
+"""Attacks that need no gradients."""
+
 QUICK = (NATURAL, "pgd-20", "apgd-t")
 """What `quick` stands for where attacks are listed. Whatever `apgd-t` breaks, AutoAttack breaks too."""
 
@@ -50,14 +61,17 @@ QUICK = (NATURAL, "pgd-20", "apgd-t")
 def check_data_name(name: str) -> str:
     """The name, if it is one of a known kind; nothing is read yet."""
     kind, _, path = name.partition(":")
-    if kind in ("npz", "folder"):
+    if kind in ("npz", "folder", "hf", "torchvision"):
         if not path:
-            raise UserError(f"data '{name}' needs a path: {kind}:PATH.")
+            what = "path" if kind in ("npz", "folder") else "name"
+            raise UserError(f"data '{name}' needs a {what}: {kind}:{what.upper()}.")
         try:
             path.encode()  # a recipe is UTF-8, and a path that is not cannot be written into one
         except UnicodeEncodeError as error:
             raise UserError(f"data {name!r}: {error}.") from error
-    elif name not in DATA_NAMES:
+    elif is_factory(name):
+        return name
+    elif name not in OWN_DATA:
         if os.path.exists(name):  # False, not an error, for a name longer than a file's may be
             kind = "folder" if os.path.isdir(name) else "npz"
             raise UserError(f"data {name!r} is a path: write {kind}:{name}.")
@@ -66,13 +80,34 @@ def check_data_name(name: str) -> str:
 
 
 def check_model_name(name: str) -> str:
-    """The name, if a model of that name can be built; the user's own is not imported yet."""
+    """The name, if a model of that name can be built and trained; nothing is imported yet."""
     wide = re.fullmatch(r"wrn(\d{1,3})-(\d{1,2})", name)
     if wide and (int(wide[1]) < 10 or (int(wide[1]) - 4) % 6 or int(wide[2]) < 1):
         raise UserError(f"model '{name}': a WideResNet's depth is 6n + 4 (10, 16, ..., 34), its width at least 1.")
-    if not (wide or name in MODEL_NAMES or re.fullmatch(r"\w+(\.\w+)*:\w+", name) or factory_file(name)):
-        raise unknown("model", name, [*MODEL_NAMES, "wrnD-W", "module.path:factory", "path/to/file.py:factory"])
+    if model_kind(name) in FINISHED:
+        raise UserError(f"model '{name}' is a finished one: audit or evaluate it; it cannot be trained.")
+    if not (wide or name in MODEL_NAMES or is_factory(name) or model_kind(name)):
+        raise unknown("model", name, [*MODEL_NAMES, "wrnD-W", *OTHER_MODELS])
     return name
+
+
+def check_given_model(name: str) -> str:
+    """The name of a model to audit or evaluate: one that can be built, or a finished one."""
+    return name if model_kind(name) in FINISHED else check_model_name(name)
+
+
+def model_kind(name: str) -> str | None:
+    """The library that a model comes from, `timm` of `timm:resnet18`; None for ours and for factories."""
+    kind, _, rest = name.partition(":")
+    return kind if kind in LIBRARIES and rest and factory_file(name) is None else None
+
+
+def is_factory(name: str) -> bool:
+    """Whether it is `module.path:factory` or `path/to/file.py:factory`."""
+    if factory_file(name):
+        return True
+    reserved = (*LIBRARIES, "npz", "folder", "hf", "torchvision")
+    return bool(re.fullmatch(r"\w+(\.\w+)*:\w+", name)) and name.partition(":")[0] not in reserved
 
 
 def factory_file(name: str) -> Path | None:
@@ -82,8 +117,13 @@ def factory_file(name: str) -> Path | None:
 
 
 def runs_user_code(name: str) -> bool:
-    """Whether building this model imports the user's own code."""
+    """Whether building this model imports the user's own code, or a library beside torch."""
     return ":" in name
+
+
+def data_runs_code(name: str) -> bool:
+    """Whether reading these data does: whatever is not of `OWN_DATA`."""
+    return ":" in name and name.partition(":")[0] not in ("npz", "folder")
 
 
 def attack_steps(name: str) -> tuple[str, int | None]:

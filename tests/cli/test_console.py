@@ -8,7 +8,7 @@ import torch
 import worstclass.config
 from tiny import tiny_config, write_tiny_npz
 from worstclass.cli.main import app
-from worstclass.cli.watched import epoch_line, tensorboard_writer, train_with_progress
+from worstclass.cli.watched import epoch_line, train_with_progress
 from worstclass.config import to_toml
 from worstclass.devices import pick_engine
 from worstclass.errors import UserError
@@ -60,18 +60,6 @@ def test_a_line_for_each_epoch(tmp_path: Path, capsys: pytest.CaptureFixture[str
         assert f"validation PGD {100 * record['valid']['robust_accuracy']:.1f}" in line
         assert f"worst {100 * min(accuracy):.1f} row {accuracy.index(min(accuracy))}" in line
         assert epoch_line(record, config, ["row 0", "row 1", "row 2"]) == line
-
-
-def test_tensorboard(tmp_path: Path) -> None:
-    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
-
-    config = tiny_config(write_tiny_npz(tmp_path / "tiny.npz"), epochs=2)
-    train_with_progress(config, tmp_path / "run", device=CPU, on_record=tensorboard_writer(tmp_path / "run"))
-    events = EventAccumulator(str(tmp_path / "run" / "tensorboard"))
-    events.Reload()
-    logged = [event.value for event in events.Scalars("valid/worst_robust_accuracy")]
-    expected = [line["valid"]["worst_robust_accuracy"] for line in open_run(tmp_path / "run").log]
-    assert logged == pytest.approx(expected)
 
 
 def test_engine_on_a_cpu() -> None:

@@ -24,7 +24,7 @@ from worstclass.errors import UserError, choose, shown
 from worstclass.evaluation.checks import CHECKED_IMAGES, check_strength
 from worstclass.evaluation.evaluate import Notify, as_input, batch_that_fits, evaluation_mode
 from worstclass.evaluation.outcomes import NATURAL
-from worstclass.evaluation.targets import CARD, Target, evaluate_target, load_card, load_outcomes
+from worstclass.evaluation.targets import CARD, Target, check_black_box, evaluate_target, load_card, load_outcomes
 from worstclass.execution import Precision
 from worstclass.models import Normalized
 from worstclass.names import parse_attacks
@@ -127,6 +127,7 @@ def audit_target(
 
     if any(module.training for module in model.modules()):
         note(TRAINING)
+    check_black_box(model, names, str(target.about.get("model", "")))
     with evaluation_mode(model), _on_device(model, str(device)) as chosen:
         batch_size = batch_that_fits(model, target.images) if batch_size is None else batch_size
         if checks:

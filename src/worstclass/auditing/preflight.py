@@ -16,7 +16,7 @@ from worstclass.evaluation.evaluate import as_input
 from worstclass.inputs import check_labels, check_logits
 from worstclass.metrics import per_class_accuracy
 from worstclass.models import Normalized
-from worstclass.names import NATURAL
+from worstclass.names import BLACK_BOX
 from worstclass.radius import show_radius
 from worstclass.types import Classifier, Norm
 
@@ -24,7 +24,6 @@ DARK = 0.02  # images whose brightest pixel is below were divided by 255 twice
 LOG_PROBABILITY = 1e-4
 SMALL_L2 = 0.1  # 0.5 is customary for 32x32 images
 OF_THE_MODEL = ("deterministic", "one-by-one", "no-inner-gradients", "evaluation-mode")  # findings to warn of
-BLACK_BOX = {"square", NATURAL}
 
 
 @dataclass(frozen=True)
@@ -86,7 +85,7 @@ def preflight(
     if not bool(logits.isfinite().all()):
         return [Line("finite", "the model returns logits that are not finite on clean images.", error=True)]
     findings = {finding.name: finding for finding in check_model(model, x, y)}
-    black_box = bool(attacks) and set(attacks) <= BLACK_BOX
+    black_box = bool(attacks) and set(attacks) <= set(BLACK_BOX)
     lines = [
         *_outputs(logits, findings["logits"]),
         *_accuracy(logits, y, num_classes),

@@ -2,23 +2,22 @@
 
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, get_args
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from worstclass.auditing.gate import parse_gate
 from worstclass.cli.console import fail_line, say
-from worstclass.cli.options import AllowCode, DataDir, Device, Search, check_weights, complete_runs, radius, refuse
-from worstclass.errors import UserError, choose
+from worstclass.cli.given import default_radius, given_model, refuse_normalisation
+from worstclass.cli.options import AllowCode, DataDir, Device, Search, complete_runs, refuse
+from worstclass.errors import UserError
 from worstclass.names import (
     ATTACK_NAMES,
     DATA_NAMES,
+    FINISHED_MODELS,
     NATURAL,
-    Norm,
-    check_data_name,
-    check_model_name,
+    OTHER_MODELS,
     check_run_folder,
-    factory_file,
     parse_attacks,
     runs_user_code,
 )
@@ -33,7 +32,7 @@ def audit(
     model: Annotated[
         str,
         typer.Argument(
-            help="module.path:factory or path/to/file.py:factory of a model of yours, or a run folder",
+            help="a run folder, or a model: " + ", ".join((*OTHER_MODELS, *FINISHED_MODELS)),
             autocompletion=complete_runs,
         ),
     ],
@@ -83,11 +82,12 @@ def audit(
     gates = [parse_gate(text) for text in fail_if or []]
     folder = Path(model)
     if runs_user_code(model) and not folder.exists():
-        load = _own_model(model, data, weights, eps, norm, data_dir)
+        load = given_model(model, "audit", data, weights, eps or default_radius(norm), norm, data_dir, allow_code)
+        refuse_normalisation(model, weights, {"--mean": mean, "--std": std})
     elif not folder.is_dir():
         raise UserError(
             f"'{model}' is neither module.path:factory, path/to/file.py:factory, nor a run folder: "
-            "a factory is a function that returns the model."
+            f"a factory is a function that returns the model. Or {', '.join((*OTHER_MODELS[2:], *FINISHED_MODELS))}."
         )
     else:
         own = {"--data": data, "--weights": weights, "--eps": eps, "--norm": norm, "--mean": mean, "--std": std}
@@ -130,32 +130,6 @@ def audit(
         raise typer.Exit(FAILED)
     if gates:
         say(f"Passed: {'; '.join(gate.text for gate in gates)} is not true under {result.attack}.")
-
-
-def _own_model(
-    name: str, data: str | None, weights: Path | None, eps: str | None, norm: str | None, data_dir: Path
-) -> "Callable[[], Target]":
-    """What loads a model of the user's own; what can be checked without it is checked now."""
-    check_model_name(name)
-    path = factory_file(name)
-    if path is not None and not path.is_file():
-        raise UserError(f"model '{name}': there is no file {path}.")
-    if data is None:
-        raise UserError(f"to audit '{name}', give --data too: {', '.join(DATA_NAMES)}.")
-    check_data_name(data)
-    ball: Norm = choose("norm", norm or "linf", get_args(Norm))
-    if eps is None and ball == "l2":
-        raise UserError("--norm l2 needs --eps too, such as 0.5: 8/255 is a radius for L-inf.")
-    size = radius(eps or "8/255", ball)
-    if weights is not None:
-        check_weights(weights)
-
-    def load() -> "Target":
-        from worstclass.evaluation.targets import model_target
-
-        return model_target(name, weights=weights, data=data, eps=size, norm=ball, data_dir=data_dir)
-
-    return load
 
 
 def _run(folder: Path, data_dir: Path, allow_code: bool) -> "Callable[[], Target]":

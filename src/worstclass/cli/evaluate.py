@@ -2,30 +2,29 @@
 
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, get_args
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from worstclass.cli.console import print_card, print_findings, say
+from worstclass.cli.given import given_model
 from worstclass.cli.options import (
     AllowCode,
     DataDir,
     Device,
     Search,
     check_given_run,
-    check_weights,
     complete_runs,
-    radius,
     refuse,
 )
 from worstclass.errors import UserError, choose
 from worstclass.names import (
     ATTACK_NAMES,
+    FINISHED_MODELS,
     NATURAL,
-    Norm,
-    check_data_name,
-    check_model_name,
+    OTHER_MODELS,
     check_run_folder,
+    model_kind,
     parse_attacks,
     runs_user_code,
 )
@@ -40,7 +39,7 @@ def evaluate(
     target: Annotated[
         str,
         typer.Argument(
-            help="a run folder, or module.path:factory or path/to/file.py:factory of a model of your own",
+            help="a run folder, or a model of your own: " + ", ".join((*OTHER_MODELS, *FINISHED_MODELS)),
             autocompletion=complete_runs,
         ),
     ],
@@ -84,7 +83,12 @@ def evaluate(
         raise UserError("--transfer is one of the checks: give --checks too.")
     if runs_user_code(target) and not Path(target).exists():
         refuse(target, "is for a run; {} is a model of your own", {"--checkpoint": checkpoint, "--part": part})
-        load = _own_model(target, weights, data, eps, norm, out, data_dir)
+        needed: dict[str, object] = {"--weights": weights} if model_kind(target) is None else {}
+        needed |= {"--data": data, "--eps": eps, "--out": out}
+        if missing := [option for option, value in needed.items() if value is None]:
+            listed = " and ".join(filter(None, [", ".join(missing[:-1]), missing[-1]]))
+            raise UserError(f"to evaluate '{target}', give {listed} too.")
+        load = given_model(target, "evaluate", data, weights, str(eps), norm, data_dir, allow_code)
     elif not Path(target).is_dir() and (weights or data or eps or norm):
         raise UserError(f"'{target}' is neither a run folder nor module.path:factory, a model of your own.")
     else:
@@ -137,35 +141,6 @@ def weights_line(about: Mapping[str, Any]) -> str:
     mix = about.get("mix", 1.0)
     between = f", {100 * mix:.0f}% of the way from its base" if mix < 1 else ""
     return f"the {about['checkpoint']} epoch, {about['epoch']}{kind}{between if mix else ' of its base'}"
-
-
-def _own_model(
-    target: str,
-    weights: Path | None,
-    data: str | None,
-    eps: str | None,
-    norm: str | None,
-    out: Path | None,
-    data_dir: Path,
-) -> "Callable[[], Target]":
-    """What loads a model of the user's own; what can be checked without it is checked now."""
-    given = {"--weights": weights, "--data": data, "--eps": eps, "--out": out}
-    missing = [option for option, value in given.items() if value is None]
-    if weights is None or data is None or eps is None or missing:
-        listed = " and ".join(filter(None, [", ".join(missing[:-1]), missing[-1]]))
-        raise UserError(f"to evaluate '{target}', give {listed} too.")
-    check_model_name(target)
-    check_data_name(data)
-    ball: Norm = choose("norm", norm or "linf", get_args(Norm))
-    size = radius(eps, ball)
-    check_weights(weights)
-
-    def load() -> "Target":
-        from worstclass.evaluation.targets import model_target
-
-        return model_target(target, weights=weights, data=data, eps=size, norm=ball, data_dir=data_dir)
-
-    return load
 
 
 def _run(

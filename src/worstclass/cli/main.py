@@ -1,4 +1,4 @@
-"""The command: data, train, sweep, evaluate, audit, report, leaderboard, reproduce, certify, bench, recipes, demo."""
+"""The command: data, train, sweep, evaluate, audit, export, report, leaderboard, reproduce, certify, bench and more."""
 
 import sys
 from pathlib import Path
@@ -11,6 +11,7 @@ from worstclass.cli.bench import bench
 from worstclass.cli.console import print_table, rule, say
 from worstclass.cli.data import data_command
 from worstclass.cli.evaluate import evaluate
+from worstclass.cli.export import export
 from worstclass.cli.guard import guarded
 from worstclass.cli.leaderboard import leaderboard
 from worstclass.cli.options import (
@@ -129,6 +130,7 @@ def train(
     ] = None,
     allow_code: AllowCode = False,
     tensorboard: Annotated[bool, typer.Option("--tensorboard", help="also log to RUN/tensorboard")] = False,
+    wandb: Annotated[bool, typer.Option("--wandb", help="also log to Weights & Biases")] = False,
 ) -> None:
     """Train a classifier by a recipe, or continue a run."""
     if (recipe is not None) + (resume is not None) + (fork is not None) != 1:
@@ -144,10 +146,11 @@ def train(
     if config is not None and with_base and config.base_start is None:
         config = make_config(config.recipe() | {"base_start": BASE_START})
 
-    from worstclass.cli.watched import tensorboard_writer, train_with_progress
+    from worstclass.cli.watched import train_with_progress
     from worstclass.devices import as_started, pick_device, pick_engine
     from worstclass.distributed import joined
-    from worstclass.runs.run import open_run
+    from worstclass.integrations.trackers import tensorboard_writer, wandb_writer
+    from worstclass.runs.run import code_of, open_run
     from worstclass.runs.warm_start import parse_fork
 
     origin = None if fork is None else parse_fork(fork)
@@ -163,8 +166,14 @@ def train(
         if origin is not None:
             name = f"{config.method}-from-{origin.run.folder.resolve().name}-epoch{origin.epoch}"
         folder = out or Path("runs") / f"{name}-seed{config.seed}"
-    allow_code = allow_code or "model" in chosen  # typed by the user, not read from a file
+    allow_code = allow_code or code_of(config).keys() <= chosen.keys()  # all typed by the user, none read from a file
     chosen_device = pick_device(device)
+
+    def names() -> list[str]:
+        return open_run(folder).class_names
+
+    records = [tensorboard_writer(folder, names)] if tensorboard else []
+    records += [wandb_writer(folder, names, config.recipe())] if wandb else []
     with joined(chosen_device) as team:
         train_with_progress(
             config,
@@ -181,7 +190,7 @@ def train(
             allow_code=allow_code,
             team=team,
             data_limit=None if data_gib is None else int(data_gib * 2**30),
-            on_record=tensorboard_writer(folder) if tensorboard else None,
+            on_record=records,
         )
     say(f"Run: {folder}. Evaluate it with: worstclass evaluate {folder}")
 
@@ -190,6 +199,7 @@ app.command("data")(data_command)
 app.command()(sweep)
 app.command()(evaluate)
 app.command()(audit)
+app.command()(export)
 
 
 def reproduce_help() -> str:

@@ -12,7 +12,7 @@ from worstclass.cli.console import say, short
 from worstclass.cli.progress import clock, watch
 from worstclass.config import Config
 from worstclass.distributed import ALONE, Team
-from worstclass.errors import UserError, exit_code
+from worstclass.errors import exit_code
 from worstclass.evaluation.evaluate import Event
 from worstclass.evaluation.run_notes import run_notes, start_notes
 from worstclass.evaluation.targets import PART, PROGRESS, Target, evaluate_target
@@ -41,7 +41,7 @@ def train_with_progress(
     allow_code: bool = False,
     team: Team = ALONE,
     data_limit: int | None = None,
-    on_record: Callable[[dict[str, Any]], None] | None = None,
+    on_record: Sequence[Callable[[dict[str, Any]], None]] = (),
 ) -> Run:
     """Train with a line after each epoch; Ctrl-C and SIGTERM say how to go on."""
     if device.type == "cuda":
@@ -70,8 +70,8 @@ def train_with_progress(
                     return
                 for note in notes.after(line, run.about):
                     progress.epoch(f"Note: {note}")
-                if on_record:
-                    on_record(line)
+                for record in on_record:
+                    record(line)
 
             def on_base() -> None:
                 nonlocal of
@@ -185,21 +185,3 @@ def watched_attacks(folder: Path | None) -> Iterator[Callable[[Event], None]]:
             kept = " The same command goes on where it was."
         say(f"\nStopped.{kept}")
         raise typer.Exit(exit_code(stop)) from None
-
-
-def tensorboard_writer(folder: Path) -> Callable[[dict[str, Any]], None]:
-    """A watcher that writes each epoch's scalars to FOLDER/tensorboard, from the first epoch on."""
-    try:
-        from torch.utils.tensorboard import SummaryWriter
-    except ImportError:
-        raise UserError("--tensorboard needs the extra: pip install 'worstclass[tensorboard]'.") from None
-
-    def record(line: dict[str, Any]) -> None:
-        with SummaryWriter(str(folder / "tensorboard")) as writer:  # a file for each epoch: none is lost to a kill
-            for group in ("train", "valid"):
-                for name, value in line[group].items():
-                    writer.add_scalar(f"{group}/{name}", value, line["epoch"])
-            for k, weight in enumerate(line["class_weights"]):
-                writer.add_scalar(f"class_weight/{k}", weight, line["epoch"])
-
-    return record

@@ -12,7 +12,8 @@ from worstclass.data.images import (
     split_validation,
     to_float,
 )
-from worstclass.data.sources import Source, data_at_hand, open_source
+from worstclass.data.source import Source
+from worstclass.data.sources import data_at_hand, open_source
 
 __all__ = [
     "Augment",

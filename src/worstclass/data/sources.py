@@ -1,34 +1,19 @@
 """Where images come from: each source reads its training part and its test part apart."""
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
 
 from worstclass.data.arrays import read_npz, read_npz_names
 from worstclass.data.cifar import CIFAR10, CIFAR100, ensure_cifar, find_cifar, read_cifar, read_cifar_names
 from worstclass.data.folders import folder_names, read_folder
-from worstclass.data.images import Images
-from worstclass.names import check_data_name
+from worstclass.data.libraries import factory_source, hf_source, torchvision_source
+from worstclass.data.source import Source
+from worstclass.names import check_data_name, is_factory
 
-Part = Literal["train", "test"]
 Notify = Callable[[str, int, int], None]
 """Progress of a download: what, bytes so far, bytes in all."""
 
 FASHION_MINI = Path(__file__).with_name("fashion_mini.npz")
-
-
-@dataclass(frozen=True)
-class Source:
-    """A data set: its class names, and a reader that touches only the part it is asked for."""
-
-    name: str
-    class_names: tuple[str, ...]
-    read: Callable[[Part], Images]
-
-    @property
-    def num_classes(self) -> int:
-        return len(self.class_names)
 
 
 def data_at_hand(name: str, data_dir: Path = Path("data")) -> bool:
@@ -38,8 +23,17 @@ def data_at_hand(name: str, data_dir: Path = Path("data")) -> bool:
 
 
 def open_source(name: str, *, data_dir: Path = Path("data"), notify: Notify | None = None) -> Source:
-    """The data set called `name`; CIFAR is looked for in `data_dir` and downloaded there if it is missing."""
+    """The data set called `name`; CIFAR is looked for in `data_dir` and downloaded there if it is missing.
+
+    `module.path:factory` and `path/to/file.py:factory` run the user's code, `hf:NAME` and `torchvision:NAME` a library.
+    """
     kind, _, path = check_data_name(name).partition(":")
+    if is_factory(name):
+        return factory_source(name)
+    if kind == "hf":
+        return hf_source(name)
+    if kind == "torchvision":
+        return torchvision_source(name, data_dir)
     if kind == "npz":
         return Source(name, read_npz_names(Path(path)), lambda part: read_npz(Path(path), part))
     if kind == "folder":

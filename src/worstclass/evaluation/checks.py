@@ -17,7 +17,7 @@ from torch import Tensor
 from worstclass.attacks import PGD, Ensemble, pgd
 from worstclass.attacks.active_set import predict
 from worstclass.data import Images
-from worstclass.evaluation.evaluate import evaluate
+from worstclass.evaluation.evaluate import as_input, evaluate
 from worstclass.evaluation.outcomes import ANY, NATURAL, Outcomes
 from worstclass.types import BallAttack, Classifier, Norm
 
@@ -216,6 +216,9 @@ def check_attacks(
     """A huge radius must reach chance, attacks must harm and more steps not hurt the attacker, and images made for
     `other`, another model, must not fool this one more often than its own. At most 500 images are looked at."""
     images = some_of(images)
+    if not has_gradients(model, as_input(model, images.select(torch.arange(1)))[0]):
+        advice = "These checks attack by gradients and were not made: nothing says that the numbers can be believed."
+        return [_finding("attacks-harm", False, "no gradient leads from the logits to the images", advice)]
     huge = 1.0 if norm == "linf" else float(np.sqrt(images.x[0].numel()))
     attacks: dict[str, BallAttack] = {
         "huge": pgd(MANY_STEPS, eps=huge, norm=norm),
@@ -254,6 +257,17 @@ def check_attacks(
             )
         )
     return findings
+
+
+def has_gradients(model: Classifier, x: Tensor) -> bool:
+    """Whether a path leads from the images to the logits, however flat it may be."""
+    moving = x.detach().clone().requires_grad_()
+    try:
+        with torch.enable_grad():
+            torch.autograd.grad(model(moving).sum(), moving)
+    except RuntimeError:
+        return False
+    return True
 
 
 def check_strength(attacks: Mapping[str, BallAttack]) -> Finding:

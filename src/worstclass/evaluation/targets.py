@@ -31,10 +31,10 @@ from worstclass.evaluation.schema import CardRecord
 from worstclass.execution import Precision
 from worstclass.files import locked, read_json, write_json
 from worstclass.models import make_model
-from worstclass.names import RECIPE
+from worstclass.names import BLACK_BOX, RECIPE
 from worstclass.radius import show_radius
 from worstclass.records import check_record
-from worstclass.runs.run import Run, check_classifier, fingerprint, split, training_images
+from worstclass.runs.run import Run, check_classifier, fingerprint, refuse_script, split, training_images
 from worstclass.training.checkpoint import digest, load_tensors, load_weights, weights_of
 from worstclass.types import BallAttack, Norm
 from worstclass.versions import versions
@@ -98,23 +98,45 @@ def run_target(
 
 
 def model_target(
-    factory: str, *, weights: Path | None, data: str, eps: float, norm: Norm = "linf", data_dir: Path = Path("data")
+    name: str,
+    *,
+    weights: Path | None,
+    data: str,
+    eps: float,
+    norm: Norm = "linf",
+    data_dir: Path = Path("data"),
+    allow_code: bool = False,
 ) -> Target:
-    """`module.path:factory` or `path/to/file.py:factory` with safetensors weights, on the test part of a data set.
+    """A model by name, with safetensors weights, on the test part of a data set.
 
-    Without weights it is the model as its factory returns it. Runs the user's code.
+    `module.path:factory` and `path/to/file.py:factory` run the user's code; without weights it is the model as its
+    factory returns it. `timm:NAME` and `hf-hub:ID` without weights are pretrained, their normalisation inside.
+    `onnx:PATH`, `robustbench:NAME` and `torchscript:PATH` bring their weights; the last is code: with consent only.
     """
+    refuse_script(name, allow_code)
     source = open_source(data, data_dir=data_dir)
     images = source.read("test")
-    model = make_model(factory, num_classes=source.num_classes, in_channels=images.x.shape[1])
-    check_classifier(model, images, source.num_classes, factory)
+    channels = images.x.shape[1]
+    model = make_model(name, num_classes=source.num_classes, in_channels=channels, pretrained=weights is None)
+    check_classifier(model, images, source.num_classes, name)
     if weights is None:
         tensors = weights_of(model)
     else:
         tensors, _ = load_tensors(weights, ours=False)
         load_weights(model, tensors, weights)
-    about = {"model": factory, "data": data, "part": "test", "images": fingerprint(images), "weights": digest(tensors)}
+    about = {"model": name, "data": data, "part": "test", "images": fingerprint(images), "weights": digest(tensors)}
     return Target(model.eval(), images, source.class_names, eps, norm, about)
+
+
+def check_black_box(model: nn.Module, attacks: Sequence[str], name: str) -> None:
+    """Raise if a model without gradients is to be attacked by them: what they cannot move would count as robust."""
+    if not any(getattr(module, "gradient_free", False) for module in model.modules()):
+        return
+    if white := [attack for attack in attacks if attack not in BLACK_BOX]:
+        raise UserError(
+            f"model '{name}' has no gradients, which {white[0]} needs: attack with {BLACK_BOX[0]}, a black-box attack. "
+            "Its accuracy is an upper bound."
+        )
 
 
 def evaluate_target(
@@ -146,6 +168,7 @@ def evaluate_target(
     about = dict(target.about) | {"eps": target.eps, "norm": target.norm, "seed": seed}
     # A folder that holds something else, or a base that is none, is refused before anything runs.
     known = _earlier(out, about, target.home) if team.leads else None
+    check_black_box(target.model, attack_names, str(target.about.get("model", "")))
     attacks = _attacks(target, attack_names)
     against = load_base(base, about, attacks) if base else None
     if against is not None and on_note is not None:

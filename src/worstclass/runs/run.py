@@ -13,7 +13,7 @@ from worstclass.data import Images, Source, channel_statistics, long_tail, split
 from worstclass.errors import UserError
 from worstclass.files import parse_json, read_text
 from worstclass.models import Normalized, make_model
-from worstclass.names import RECIPE, check_run_folder, runs_user_code
+from worstclass.names import RECIPE, check_run_folder, data_runs_code, model_kind, runs_user_code
 from worstclass.records import check_record
 from worstclass.runs.saver import LAST, LOG, MAX_LOG, SELECTED, read_about
 from worstclass.runs.schema import LogRecord
@@ -91,9 +91,23 @@ def split(config: Config, source: Source, images: Images) -> tuple[Images, Image
 
 
 def refuse_code(config: Config, allow_code: bool) -> None:
-    """A recipe that names the user's own model runs code when it is built: only with consent."""
-    if runs_user_code(config.model) and not allow_code:
-        raise UserError(f"model '{config.model}' runs code of your own; pass --allow-code if you trust it.")
+    """A recipe that names a model or data of the user's own runs code when they are opened: only with consent."""
+    if allow_code:
+        return
+    for what, name in code_of(config).items():
+        raise UserError(f"{what} '{name}' runs code of your own; pass --allow-code if you trust it.")
+
+
+def code_of(config: Config) -> dict[str, str]:
+    """The keys of a recipe whose values are code of the user's own, or another library's."""
+    found = {"model": config.model} if runs_user_code(config.model) else {}
+    return found | ({"data": config.data} if data_runs_code(config.data) else {})
+
+
+def refuse_script(name: str, allow_code: bool) -> None:
+    """TorchScript is a program in a file that may be anybody's: to type its path is no consent yet."""
+    if model_kind(name) == "torchscript" and not allow_code:
+        raise UserError(f"model '{name}': a TorchScript file is code; pass --allow-code if you trust it.")
 
 
 def build_model(config: Config, num_classes: int, in_channels: int, train: Images | None) -> nn.Module:

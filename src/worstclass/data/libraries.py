@@ -1,0 +1,149 @@
+"""Data of other libraries by name: Hugging Face datasets, torchvision, and the user's own by a factory."""
+
+import inspect
+from collections.abc import Callable
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from worstclass.data.collect import known_labels, names_of, read_whole
+from worstclass.data.images import Images, check_class_names
+from worstclass.data.source import Part, Source
+from worstclass.errors import UserError, unknown
+from worstclass.factories import call_factory, need
+from worstclass.files import clean_errors
+
+SAVED = ("dataset_dict.json", "state.json")
+"""Files of a folder by `save_to_disk`: of several splits, and of one."""
+
+LABELS = ("label", "labels", "fine_label", "target", "y")
+"""How the column of labels is called, where several could be it."""
+
+
+def hf_source(name: str) -> Source:
+    """`hf:NAME`, `hf:NAME@SPLIT` or `hf:NAME#CONFIGURATION@SPLIT`: of the hub, or a folder by `save_to_disk`.
+
+    The test part is the split `test`, or SPLIT; the training part is `train`. Nothing that a data set brings is run:
+    version 4 of datasets has no loading scripts.
+    """
+    datasets = need("datasets", f"data '{name}'", "hf")
+    version = str(datasets.__version__)
+    if int(version.partition(".")[0]) < 4:
+        raise UserError(f"data '{name}': datasets {version} may run code of a data set; it must be 4 or later.")
+    rest, _, split = name.removeprefix("hf:").partition("@")
+    path, _, configuration = rest.partition("#")
+
+    @cache
+    def load() -> Any:
+        with clean_errors(f"data '{name}'"):
+            if any((Path(path) / file).is_file() for file in SAVED):
+                return datasets.load_from_disk(path)
+            return datasets.load_dataset(path, configuration or None)
+
+    def part_of(part: Part) -> Any:
+        found = load()
+        if hasattr(found, "features"):  # one data set without splits: it is the part that is tested on
+            if part == "train" or split:
+                raise UserError(f"data '{name}' has no splits: it can be tested on, not trained on.")
+            return found
+        wanted = split if split and part == "test" else part
+        if wanted not in found:
+            kind = path if not configuration else f"{path}#{configuration}"
+            splits = ", ".join(map(str, found))
+            raise UserError(f"data '{name}' has no split '{wanted}' (it has {splits}): write hf:{kind}@SPLIT.")
+        return found[wanted]
+
+    test = part_of("test")
+    image, label = _columns(test.features, name)
+    labelled = getattr(test.features[label], "names", None)
+
+    def read(part: Part) -> Images:
+        rows = part_of(part).select_columns([image, label])
+        with clean_errors(f"data '{name}'"):
+            return read_whole(_Pairs(rows, image, label), f"data '{name}'")
+
+    return Source(name, _class_names(labelled, lambda: torch.as_tensor(test[label][:]), name), read)
+
+
+class _Pairs:
+    """Rows of two columns as (image, label) items."""
+
+    def __init__(self, rows: Any, image: str, label: str) -> None:
+        self._rows, self._image, self._label = rows, image, label
+
+    def __len__(self) -> int:
+        return len(self._rows)
+
+    def __getitem__(self, place: int) -> tuple[Any, Any]:
+        row = self._rows[place]
+        return row[self._image], row[self._label]
+
+
+def _columns(features: Any, name: str) -> tuple[str, str]:
+    """The columns of images and of labels, by their types; of several labels the one with a usual name."""
+    images = [key for key, kind in features.items() if type(kind).__name__ == "Image"]
+    labels = [key for key, kind in features.items() if type(kind).__name__ == "ClassLabel"]
+    labels = labels or [key for key in LABELS if key in features]
+    chosen = labels if len(labels) == 1 else [key for key in LABELS if key in labels][:1]
+    if len(images) != 1 or len(chosen) != 1:
+        what = "one column of images" if len(images) != 1 else f"one column of labels ({', '.join(LABELS)})"
+        raise UserError(f"data '{name}' must have {what}; its columns are {', '.join(features)}.")
+    return images[0], chosen[0]
+
+
+def torchvision_source(name: str, data_dir: Path) -> Source:
+    """`torchvision:NAME`, a class of torchvision.datasets, looked for in `data_dir` and downloaded there."""
+    datasets = need("torchvision.datasets", f"data '{name}'", "torchvision")
+    called = name.removeprefix("torchvision:")
+    kinds = [key for key in datasets.__all__ if inspect.isclass(getattr(datasets, key))]
+    if called not in kinds:
+        raise unknown("data set of torchvision", called, kinds)
+    kind = getattr(datasets, called)
+    takes = inspect.signature(kind).parameters
+
+    @cache
+    def load(part: Part) -> Any:
+        given: dict[str, Any] = {"root": str(data_dir)} if "root" in takes else {}
+        given |= {"download": True} if "download" in takes else {}
+        given |= {"train": part == "train"} if "train" in takes else {"split": part} if "split" in takes else {}
+        with clean_errors(f"data '{name}'"):
+            if part == "train" and not {"train", "split"} & takes.keys():
+                raise UserError(f"data '{name}' has no parts: it can be tested on, not trained on.")
+            return kind(**given)
+
+    return _source(name, load)
+
+
+def factory_source(name: str) -> Source:
+    """`module.path:factory` or `path/to/file.py:factory`: a function of `part`, "train" or "test", or of nothing.
+
+    It returns a Dataset, a DataLoader or a pair (images, labels). One that takes nothing can be tested on, not trained
+    on. This runs the user's code.
+    """
+
+    @cache
+    def load(part: Part) -> Any:
+        return call_factory(name, "data", whole=part == "train", part=part)  # test images must not be trained on
+
+    return _source(name, load)
+
+
+def _source(name: str, load: Callable[[Part], Any]) -> Source:
+    def read(part: Part) -> Images:
+        return read_whole(load(part), f"data '{name}'")
+
+    def labels() -> torch.Tensor:
+        known = known_labels(load("test"))
+        return read("test").y if known is None else known
+
+    data = load("test")
+    return Source(name, _class_names(names_of(getattr(data, "dataset", data)), labels, name), read)
+
+
+def _class_names(names: Any, labels: Callable[[], torch.Tensor], name: str) -> tuple[str, ...]:
+    """The names that the data know, or the numbers of their classes."""
+    if names is None:
+        names = [str(k) for k in range(int(labels().max()) + 1)]
+    return check_class_names(list(names), f"data '{name}'")

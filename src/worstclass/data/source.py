@@ -1,0 +1,22 @@
+"""What a data set is: its class names, and a reader of its parts."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Literal
+
+from worstclass.data.images import Images
+
+Part = Literal["train", "test"]
+
+
+@dataclass(frozen=True)
+class Source:
+    """A data set: its class names, and a reader that touches only the part it is asked for."""
+
+    name: str
+    class_names: tuple[str, ...]
+    read: Callable[[Part], Images]
+
+    @property
+    def num_classes(self) -> int:
+        return len(self.class_names)
