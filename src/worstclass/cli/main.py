@@ -1,4 +1,4 @@
-"""The command: data, train, sweep, evaluate, audit, report, leaderboard, reproduce, certify, bench, recipes, demo."""
+"""The command: data, train, sweep, watch, evaluate, audit, report, leaderboard, reproduce, certify, bench, recipes."""
 
 import sys
 from pathlib import Path
@@ -23,6 +23,7 @@ from worstclass.cli.options import (
     complete_runs,
 )
 from worstclass.cli.sweep import sweep
+from worstclass.cli.watch import watch
 from worstclass.config import (
     Config,
     load_config,
@@ -186,6 +187,7 @@ def train(
 
 app.command("data")(data_command)
 app.command()(sweep)
+app.command()(watch)
 app.command()(evaluate)
 app.command()(audit)
 

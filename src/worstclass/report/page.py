@@ -119,7 +119,7 @@ def page_data(results: Sequence[Result], groups: Sequence[Group] | None = None) 
                 "title": result.title,
                 "color": figures.run_color(index),
                 "columns": {name: _column(result, name) for name in names},
-                "log": epoch_data(result.run) if result.run else None,
+                "log": epoch_data(result.run.log) if result.run else None,
             }
             for index, result in enumerate(results)
         ],
