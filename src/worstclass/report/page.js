@@ -147,16 +147,17 @@ function confusion() {
   const cells = column.confusion.flatMap((row, i) => row.map((share, j) => ({ share, from: data.classes[i], to: data.classes[j], own: i === j })))
     .map((c) => ({ ...c, label: `${c.from} taken for ${c.to}: ${percent(c.share)}%` }));
   const order = ranking([run]).map((k) => data.classes[k]);
+  const shade = dark() ? d3.interpolateRgb("#1d2127", "#86c5ff") : d3.interpolateBlues;
   const left = margin(order), size = Math.min(width("confusion"), left + 35 + 46 * order.length);
   const chart = Plot.plot({
     width: size, height: 55 + 34 * order.length + left * 0.65, marginLeft: left, marginBottom: 35 + left * 0.65, padding: 0.04,
     style, ariaLabel: `What each class is taken for under ${under()}, ${run.title}`,
     x: { domain: order, label: "predicted", labelAnchor: "right", labelOffset: 30 + left * 0.65, tickRotate: -40, tickFormat: named }, y: { domain: order, label: null, tickFormat: named },
-    color: { type: "sqrt", domain: [0, 1], ...(dark() ? { interpolate: d3.interpolateRgb("#1d2127", "#86c5ff") } : { scheme: "blues" }) },
+    color: { type: "sqrt", domain: [0, 1], interpolate: shade },
     marks: [
       Plot.cell(cells, { x: "to", y: "from", fill: "share", ariaLabel: "label" }),
       Plot.cell(cells.filter((c) => c.own), { x: "to", y: "from", stroke: "var(--ink)", fill: "none" }),
-      Plot.text(cells.filter((c) => c.share >= 0.005), { x: "to", y: "from", text: (d) => (100 * d.share).toFixed(0), fill: (d) => ((d.share > 0.35) === dark() ? "black" : "white"), fontSize: 10 }),
+      Plot.text(cells.filter((c) => c.share >= 0.005), { x: "to", y: "from", text: (d) => (100 * d.share).toFixed(0), fill: (d) => (d3.lab(shade(Math.sqrt(d.share))).l > 50 ? "black" : "white"), fontSize: 10 }),
       Plot.tip(cells, Plot.pointer({ x: "to", y: "from", title: "label" })),
     ],
   });
