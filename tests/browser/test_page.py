@@ -195,7 +195,7 @@ def test_the_keyboard_is_enough(opened: webdriver.Chrome, folders: list[Path]) -
     """Tab reaches the controls, arrows choose the attack, space switches a run."""
     body = opened.find_element(By.TAG_NAME, "body")
     body.send_keys(Keys.TAB)
-    assert opened.switch_to.active_element.get_attribute("href").endswith("#answer")
+    assert str(opened.switch_to.active_element.get_attribute("href")).endswith("#answer")
     opened.switch_to.active_element.send_keys(Keys.TAB)
     assert opened.switch_to.active_element.get_attribute("name") == "attack"
     before = bars(opened).keys()

@@ -1,13 +1,13 @@
 """The page with 10, 43 and 200 classes: its answer, light, dark and on paper, links to figures, tables to copy."""
 
 import itertools
-import re
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from selenium import webdriver
 from selenium.webdriver.common.by import By
+from selenium.webdriver.support.expected_conditions import presence_of_element_located
 from selenium.webdriver.support.ui import WebDriverWait
 
 from chromium import NEEDS_CHROMIUM, contrast, emulate, luminance, start
@@ -195,8 +195,8 @@ def test_tables_are_copied_as_format_prints_them(
             assert copied == render_leaderboard(groups, ["natural", PGD], kind)
         else:
             assert copied == render_table(results, kind)
-        status = button.find_element(By.XPATH, "..").find_element(By.CSS_SELECTOR, "[role=status]")
-        WebDriverWait(browser, 5).until(lambda _, status=status: re.match("Copied as (Markdown|LaTeX)", status.text))
+        words = f"//*[@role='status'][text()='Copied as {button.text}.']"
+        WebDriverWait(browser, 5).until(presence_of_element_located((By.XPATH, words)))
 
 
 def test_classes_are_in_order_of_their_accuracy(browser: webdriver.Chrome, page: Path, results: list[Result]) -> None:

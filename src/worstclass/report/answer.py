@@ -123,7 +123,7 @@ def _answer(group: Group, attack: str) -> Answer:
 
 def _weakest(table: NDArray[np.float64], names: Sequence[str]) -> tuple[str, str]:
     """The class that is weakest in every seed, accuracies (seeds, K); where it is not one, what there is to know."""
-    lowest = [[names[k] for k in np.flatnonzero(row == np.nanmin(row))] for row in table]
+    lowest = [[names[k] for k in np.flatnonzero(row == np.nanmin(row)).tolist()] for row in table]
     common = [name for name in lowest[0] if all(name in each for each in lowest)]
     if len(common) == 1:
         return common[0], ""

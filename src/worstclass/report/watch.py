@@ -152,7 +152,7 @@ class _Handler(BaseHTTPRequestHandler):
     timeout = 30  # seconds for a request to arrive
 
     def do_GET(self) -> None:
-        port = self.server.server_address[1]
+        port = self.connection.getsockname()[1]
         if self.headers.get("Host") not in (f"{ADDRESS}:{port}", f"localhost:{port}"):
             return self._send(HTTPStatus.FORBIDDEN, "text/plain", b"This server answers to its own address alone.\n")
         try:
