@@ -2,22 +2,19 @@
 
 import itertools
 import json
-import os
 import re
-import shutil
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 from selenium import webdriver
-from selenium.webdriver.chrome.options import Options
-from selenium.webdriver.chrome.service import Service
 from selenium.webdriver.common.action_chains import ActionChains
 from selenium.webdriver.common.by import By
 from selenium.webdriver.common.keys import Keys
 from selenium.webdriver.remote.webelement import WebElement
 
+from chromium import NEEDS_CHROMIUM, contrast, start
 from tiny import tiny_config, write_tiny_npz
 from worstclass.config import make_config, read_recipe
 from worstclass.evaluation.targets import evaluate_target, run_target
@@ -25,13 +22,7 @@ from worstclass.report import load_results, write_report
 from worstclass.runs.run import open_run
 from worstclass.runs.train import train_run
 
-DRIVER = shutil.which("chromedriver")
-pytestmark = [
-    pytest.mark.slow,
-    pytest.mark.skipif(
-        DRIVER is None and os.environ.get("BROWSER") != "required", reason="needs chromium and chromium-driver"
-    ),
-]
+pytestmark = NEEDS_CHROMIUM
 NASTY = "</script><img src=x onerror=alert(1)>"
 
 
@@ -51,18 +42,6 @@ def page(folders: list[Path]) -> Path:
     out = folders[0].parent / "report.html"
     write_report(load_results(folders), out, hourly_price=2.0)
     return out
-
-
-def start(width: int = 1200, height: int = 1000, *arguments: str) -> webdriver.Chrome:
-    options = Options()
-    for argument in ("--headless=new", "--no-sandbox", "--disable-dev-shm-usage", f"--window-size={width},{height}"):
-        options.add_argument(argument)
-    for argument in arguments:
-        options.add_argument(argument)
-    options.set_capability("goog:loggingPrefs", {"browser": "ALL", "performance": "ALL"})
-    browser = webdriver.Chrome(options=options, service=Service(DRIVER))
-    browser.set_window_size(width, height)
-    return browser
 
 
 @pytest.fixture(scope="module")
@@ -209,18 +188,15 @@ def test_names_in_charts_can_be_read(opened: webdriver.Chrome) -> None:
     assert {("#plane", "TRADES"), ("#plane", "WAT")} <= {(place, text) for place, text, _ in fills}
     assert {place for place, _, _ in fills} == {"#plane", "#weights", "#accuracies"}
     for place, text, fill in fills:
-        linear = [
-            part / 12.92 if part <= 0.04045 else ((part + 0.055) / 1.055) ** 2.4
-            for part in (int(number) / 255 for number in re.findall(r"\d+", fill)[:3])
-        ]
-        light = 0.2126 * linear[0] + 0.7152 * linear[1] + 0.0722 * linear[2]
-        assert 1.05 / (light + 0.05) >= 4.5, (place, text, fill)
+        assert contrast(fill, "rgb(255, 255, 255)") >= 4.5, (place, text, fill)
 
 
 def test_the_keyboard_is_enough(opened: webdriver.Chrome, folders: list[Path]) -> None:
     """Tab reaches the controls, arrows choose the attack, space switches a run."""
     body = opened.find_element(By.TAG_NAME, "body")
     body.send_keys(Keys.TAB)
+    assert str(opened.switch_to.active_element.get_attribute("href")).endswith("#answer")
+    opened.switch_to.active_element.send_keys(Keys.TAB)
     assert opened.switch_to.active_element.get_attribute("name") == "attack"
     before = bars(opened).keys()
     opened.switch_to.active_element.send_keys(Keys.ARROW_LEFT)

@@ -1,28 +1,19 @@
 """The page of many classes in a real browser: readable with 43 and with 200. Skipped as test_page.py is."""
 
 import itertools
-import os
-import shutil
 from collections.abc import Iterator
 
 import numpy as np
 import pytest
 from selenium import webdriver
-from selenium.webdriver.chrome.options import Options
-from selenium.webdriver.chrome.service import Service
 from selenium.webdriver.common.by import By
 
+from chromium import NEEDS_CHROMIUM, start
 from many_classes import made_up
 from worstclass.report import load_results, write_report
 from worstclass.report.results import Result
 
-DRIVER = shutil.which("chromedriver")
-pytestmark = [
-    pytest.mark.slow,
-    pytest.mark.skipif(
-        DRIVER is None and os.environ.get("BROWSER") != "required", reason="needs chromium and chromium-driver"
-    ),
-]
+pytestmark = NEEDS_CHROMIUM
 PGD = "pgd-20"
 
 
@@ -37,11 +28,7 @@ def results(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFac
 
 @pytest.fixture(scope="module")
 def browser() -> Iterator[webdriver.Chrome]:
-    options = Options()
-    for argument in ("--headless=new", "--no-sandbox", "--disable-dev-shm-usage", "--window-size=1200,1000"):
-        options.add_argument(argument)
-    options.set_capability("goog:loggingPrefs", {"browser": "ALL"})
-    browser = webdriver.Chrome(options=options, service=Service(DRIVER))
+    browser = start()
     yield browser
     browser.quit()
 

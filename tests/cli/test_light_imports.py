@@ -59,6 +59,7 @@ def test_help_version_and_recipes(here: Path) -> None:
     commands = [
         "train",
         "sweep",
+        "watch",
         "evaluate",
         "audit",
         "export",

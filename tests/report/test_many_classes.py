@@ -13,10 +13,11 @@ from worstclass.cli.console import print_card
 from worstclass.evaluation.targets import load_card
 from worstclass.metrics import compare, worst_tenth, worst_tenth_interval
 from worstclass.report import load_results
+from worstclass.report.answer import headline
 from worstclass.report.figures import classwise, forest, training
 from worstclass.report.groups import group_results
 from worstclass.report.leaderboard import leaderboard_header, leaderboard_notes, leaderboard_rows, render_leaderboard
-from worstclass.report.page import headline, page_data
+from worstclass.report.page import page_data
 from worstclass.report.results import Result
 from worstclass.report.tables import TENTH, TENTH_NOTE, header, notes, percent, rows
 from worstclass.sweep.results import summarize
@@ -87,17 +88,18 @@ def test_the_leaderboard_has_it(results: list[Result]) -> None:
 
 
 def test_the_headline_has_three_numbers_with_intervals(results: list[Result]) -> None:
-    for sentence, result in zip(headline(results), results, strict=True):
-        for key in ("average", "worst", "worst_tenth"):
-            value, low, high = (100 * result.columns[PGD][key][end] for end in ("value", "low", "high"))
-            assert f"{value:.1f}% [{low:.1f}, {high:.1f}]" in sentence
-    assert all("worst tenth" in sentence for sentence in headline(results, group_results(results)))
+    first = results[0]
+    (sentence,) = headline(group_results([first]), PGD)
+    for key in ("average", "worst", "worst_tenth"):
+        value, low, high = (100 * first.columns[PGD][key][end] for end in ("value", "low", "high"))
+        assert f"{value:.1f}% [{low:.1f}, {high:.1f}]" in sentence
+    assert all("worst tenth" in sentence for sentence in headline(group_results(results), PGD))
 
 
 def test_few_classes_are_shown_as_ever(few: list[Result], capsys: pytest.CaptureFixture[str]) -> None:
     groups = group_results(few, [PGD])
     print_card(load_card(few[0].folder))
-    texts = [*headline(few), *header(few), *notes(few), capsys.readouterr().out]
+    texts = [*headline(groups, PGD), *header(few), *notes(few), capsys.readouterr().out]
     texts += [render_leaderboard(groups, [PGD], kind) for kind in ("text", "csv")]
     assert not any("tenth" in text.lower() for text in texts)
     assert len(forest(groups, PGD).axes) == 2

@@ -28,7 +28,8 @@ from worstclass.evaluation.outcomes import Outcomes
 from worstclass.evaluation.targets import evaluate_target, model_target, run_target
 from worstclass.files import read_json, write_json
 from worstclass.radius import show_radii, show_radius
-from worstclass.report import figures, headline, load_results, rich_table, write_report
+from worstclass.report import figures, group_results, headline, load_results, rich_table, write_report
+from worstclass.report.answer import answers, comparison
 from worstclass.report.gallery import make_gallery
 from worstclass.report.page import page_data
 from worstclass.report.tables import notes, number, percent, rows
@@ -169,7 +170,7 @@ def test_seeds_are_compared_with_their_own_kind(folders: list[Path], tmp_path: P
     write_report(results, tmp_path / "report.html", gallery=False)
     page = (tmp_path / "report.html").read_text()
     assert all(note in page for note in notes(results))
-    assert "against TRADES that is" in page
+    assert "Against TRADES: WAT" in page
 
 
 def test_an_epoch_that_was_not_selected_is_named(folders: list[Path], tmp_path: Path) -> None:
@@ -194,7 +195,9 @@ def test_classes_that_tie_at_nothing_are_counted(folders: list[Path], tmp_path: 
     results = load_results(copies)
     assert [row[4] for row in rows(results) if row[0] == "PGD-5"] == ["2 classes", "2 classes"]
     assert [row[6] for row in rows(results) if row[0] == "PGD-5"] == ["base", "undefined"]
-    assert all("2 classes at 0.0%" in sentence for sentence in headline(results))
+    sentences = headline(group_results(results), "pgd-5")
+    assert all("2 classes at 0.0%" in sentence for sentence in sentences[:2])
+    assert sentences[2].startswith("Against TRADES: WAT ")
     assert "rho is undefined where the worst class of the base is at 0.0%: a gain is relative to it." in notes(results)
     difference = results[1].columns["pgd-5"]["against_base"]["worst_difference"]
     assert difference["low"] < 0 < difference["high"]
@@ -297,8 +300,10 @@ def test_page(folders: list[Path], tmp_path: Path) -> None:
     for row in rows(results):
         for cell in row:
             assert cell in page
-    for sentence in headline(results):
-        assert sentence in page
+    groups = group_results(results)
+    for answer in answers(groups, "pgd-5"):
+        assert all(part in page for part in (answer.weakest, answer.worst, answer.taken, answer.confused))
+    assert comparison(groups, "pgd-5") in page
     markup = re.sub(r"<script>.*?</script>", "", page, flags=re.DOTALL)
     assert not re.findall(r"""(?:src|href)=["'](?!#|data:)[^"']+""", markup)  # nothing is loaded from anywhere
     assert markup.count("<img ") == 3 * markup.count('<div class="three">')
@@ -454,7 +459,7 @@ def test_page_escapes_names(folders: list[Path], tmp_path: Path) -> None:
     page = (tmp_path / "report.html").read_text()
     assert "alert(1)" in page
     assert "<script>alert" not in page
-    assert page.count("</script>") == 5  # ours: the data, two libraries, and the page's own two
+    assert page.count("</script>") == 6  # ours: the data, two libraries, and the page's own three
 
 
 def test_somebody_elses_model_has_a_page_too(folders: list[Path], tmp_path: Path, monkeypatch: Any) -> None:
@@ -478,9 +483,9 @@ def test_somebody_elses_model_has_a_page_too(folders: list[Path], tmp_path: Path
         assert "theirs:build" in page
         assert page_data(results)["runs"][-1]["log"] is None
         assert ("no weights" in page, "evaluation alone, without a model" in page) == (False, True)
-        sections = re.findall("<h2>(.*?)</h2>", page)
-        assert (sections[-1] == "The theorems on these runs") == (len(results) == 2)  # those that we trained
-        assert page.count("</strong> the worst of the classes, each at its best epoch") == len(results) - 1
+        sections = re.findall("<h2 id=.(.*?).>", page)
+        assert (sections[-1] == "theory") == (len(results) == 2)  # those that we trained
+        assert page.count(" the worst of the classes, each at its best epoch") == len(results) - 1
     against = results[1].columns["pgd-5"]["against_base"]
     assert against["average_difference"]["value"] == against["worst_difference"]["value"] == 0  # the same weights
 

@@ -1,4 +1,4 @@
-"""The command: data, train, sweep, evaluate, audit, export, report, leaderboard, reproduce, certify, bench and more."""
+"""The command: data, train, sweep, watch, evaluate, audit, export, report, leaderboard, reproduce, bench and more."""
 
 import sys
 from pathlib import Path
@@ -24,6 +24,7 @@ from worstclass.cli.options import (
     complete_runs,
 )
 from worstclass.cli.sweep import sweep
+from worstclass.cli.watch import watch
 from worstclass.config import (
     Config,
     load_config,
@@ -197,6 +198,7 @@ def train(
 
 app.command("data")(data_command)
 app.command()(sweep)
+app.command()(watch)
 app.command()(evaluate)
 app.command()(audit)
 app.command()(export)
@@ -336,16 +338,18 @@ def demo(out: Annotated[Path, typer.Option(help="folder of the demo")] = Path("d
     On the data that ships with the package; a few minutes on a CPU.
     """
     from worstclass.cli.demo import RECIPES, train_and_attack
-    from worstclass.report import headline, load_results, write_report
+    from worstclass.report import group_results, headline, load_results, write_report
+    from worstclass.report.results import strongest_attack
 
     folders = [out / Path(recipe).stem for recipe in RECIPES]
     rule("TRADES and WAT, side by side: training, then attacks on the test images")
     train_and_attack(RECIPES, folders, device)
     results = load_results(folders)
     print_table(results)
-    for sentence in headline(results):
+    groups = group_results(results)
+    for sentence in headline(groups, strongest_attack(results)):
         say(sentence)
-    write_report(results, out / "report.html")
+    write_report(results, out / "report.html", groups=groups)
     say(f"\nReport: {out / 'report.html'}; figures beside it; runs: {', '.join(map(str, folders))}.")
     say(f"Delete {out} to run the demo afresh.")
 

@@ -11,6 +11,7 @@ from rich.text import Text
 
 from worstclass.errors import visible
 from worstclass.report.groups import Group, by_worst
+from worstclass.report.markup import latex_table, markdown_table
 from worstclass.report.results import attack_title
 from worstclass.report.tables import TENTH, TENTH_NOTE, number, percent
 
@@ -118,25 +119,13 @@ def _text(groups: Sequence[Group], attacks: Sequence[str]) -> str:
 
 
 def _markdown(groups: Sequence[Group], attacks: Sequence[str]) -> str:
-    rows = [[cell.replace("|", "\\|") for cell in row] for row in leaderboard_rows(groups, attacks)]
-    header = leaderboard_header(groups)
-    rule = ["---" if index in WORDS else "---:" for index in range(len(header))]
-    lines = [f"| {' | '.join(row)} |" for row in (header, rule, *rows)]
-    return "\n".join([*lines, "", *leaderboard_notes(groups)]) + "\n"
+    return markdown_table(
+        leaderboard_header(groups), leaderboard_rows(groups, attacks), WORDS, leaderboard_notes(groups)
+    )
 
 
 def _latex(groups: Sequence[Group], attacks: Sequence[str]) -> str:
-    """With booktabs."""
-    lines = [f"% {note}" for note in leaderboard_notes(groups)]
-    header = leaderboard_header(groups)
-    columns = "".join("l" if index in WORDS else "r" for index in range(len(header)))
-    lines += [f"\\begin{{tabular}}{{{columns}}}", "\\toprule", " & ".join(map(escape_latex, header)) + " \\\\"]
-    previous = ""
-    for row in leaderboard_rows(groups, attacks):
-        lines += ["\\midrule"] if row[0] != previous else []
-        lines.append(" & ".join(map(escape_latex, row)) + " \\\\")
-        previous = row[0]
-    return "\n".join([*lines, "\\bottomrule", "\\end{tabular}"]) + "\n"
+    return latex_table(leaderboard_header(groups), leaderboard_rows(groups, attacks), WORDS, leaderboard_notes(groups))
 
 
 def _csv(groups: Sequence[Group], attacks: Sequence[str]) -> str:
@@ -158,13 +147,6 @@ def _csv(groups: Sequence[Group], attacks: Sequence[str]) -> str:
                 seeds = " ".join(repr(float(value)) for value in cell.get("seeds", []))
                 writer.writerow([attack, group.title, len(group.results), measure, *shown, seeds])
     return buffer.getvalue()
-
-
-def escape_latex(text: str) -> str:
-    """Text in which LaTeX finds no command."""
-    for mark in "&%#_$":
-        text = text.replace(mark, f"\\{mark}")
-    return text.replace("±", "$\\pm$")
 
 
 _WRITERS: dict[str, Callable[[Sequence[Group], Sequence[str]], str]] = {

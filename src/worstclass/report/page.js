@@ -2,18 +2,16 @@
 // Draws the page's charts with Observable Plot from the data embedded in it; the controls choose attack and runs.
 const data = JSON.parse(document.getElementById("data").textContent);
 const state = { attack: data.attack, shown: new Set(data.runs.map((_, i) => i)), run: 0, find: "", all: false };
-const style = { fontSize: "12px" };
-const percent = (x) => (100 * x).toFixed(1);
 const interval = (m) => (m.value === null ? "no images" : `${percent(m.value)}% [${percent(m.low)}, ${percent(m.high)}]`);
 const shownRuns = () => data.runs.filter((_, i) => state.shown.has(i));
 const under = () => data.attacks.find((a) => a.name === state.attack).title;
-const legible = (color) => { const c = d3.lab(color); c.l = Math.min(c.l, 45); return c.formatHex(); }; // as text on white
-const width = (id) => Math.max(300, Math.min(1020, document.getElementById(id).clientWidth || 1020));
+const palette = () => ({ domain: data.runs.map((r) => r.title), range: data.runs.map((r) => tone(r.color)) });
+const named = (name) => short(name, 24);
+const margin = (names) => 25 + 6.5 * d3.max(names, (name) => named(name).length); // room for names beside a chart
 
-function put(id, chart, caption) {
-  const place = document.getElementById(id);
-  place.querySelector(".chart").replaceChildren(chart);
-  if (caption) place.querySelector("figcaption").textContent = caption;
+function ranking(runs) { // classes from the lowest to the highest mean accuracy of the runs; those without images last
+  const values = runs.map((run) => run.columns[state.attack].classes.map((c) => c.value));
+  return d3.sort(d3.range(data.classes.length), (k) => (values.every((v) => v[k] !== null) ? d3.mean(values, (v) => v[k]) : 2));
 }
 
 function weakest(runs) { // of each run, in words
@@ -24,7 +22,7 @@ function weakest(runs) { // of each run, in words
 }
 
 function classwise() {
-  const runs = shownRuns();
+  const runs = shownRuns(), order = ranking(runs).map((k) => data.classes[k]);
   const rows = runs.flatMap((run) =>
     run.columns[state.attack].classes.map((c, k) => ({
       run: run.title, class: data.classes[k], ...c,
@@ -33,21 +31,21 @@ function classwise() {
   const averages = runs.map((run) => ({ run: run.title, value: run.columns[state.attack].average.value }));
   const needed = data.classes.length * (runs.length * 9 + 12);
   const chart = Plot.plot({
-    width: Math.max(width("classwise"), needed), height: 320, marginBottom: 60,
+    width: Math.max(width("classwise"), needed), height: 270 + 0.6 * margin(order), marginBottom: 15 + 0.6 * margin(order),
     style, ariaLabel: `Accuracy of each class under ${under()}`,
     x: { axis: null, domain: runs.map((r) => r.title), padding: 0.08 },
-    fx: { domain: data.classes, label: null, tickRotate: data.classes.length > 6 ? -35 : 0 },
+    fx: { domain: order, label: null, tickRotate: data.classes.length > 6 ? -35 : 0, tickFormat: named },
     y: { domain: [0, 100], label: "accuracy (%)", grid: true },
-    color: { domain: data.runs.map((r) => r.title), range: data.runs.map((r) => r.color) },
+    color: palette(),
     marks: [
       Plot.barY(rows, { fx: "class", x: "run", y: (d) => 100 * d.value, fill: "run", ariaLabel: "label" }),
-      Plot.ruleX(rows, { fx: "class", x: "run", y1: (d) => 100 * d.low, y2: (d) => 100 * d.high, stroke: "#333" }),
+      Plot.ruleX(rows, { fx: "class", x: "run", y1: (d) => 100 * d.low, y2: (d) => 100 * d.high, stroke: "var(--ink)" }),
       Plot.ruleY(averages, { y: (d) => 100 * d.value, stroke: "run", strokeDasharray: "5 4" }),
       Plot.ruleY([0]),
       Plot.tip(rows, Plot.pointerX({ fx: "class", x: "run", y: (d) => 100 * d.value, title: "label" })),
     ],
   });
-  put("classwise", chart, `Accuracy of each class under ${under()} with its 95% interval; dashed: the average. ${weakest(runs).join(". ")}.`);
+  put("classwise", chart, `Accuracy of each class under ${under()} with its 95% interval, the weakest first; dashed: the average. ${weakest(runs).join(". ")}.`);
 }
 
 function forest() { // a row a method: seeds as dots below the bar of their mean, the paper's number as a cross above it
@@ -73,10 +71,10 @@ function forest() { // a row a method: seeds as dots below the bar of their mean
       y: { domain: names, label: null, axis: null, padding: 0.2 },
       marks: [
         named ? Plot.axisY({ tickSize: 0, label: null, lineWidth: left / 13, textOverflow: "ellipsis" }) : null,
-        Plot.ruleY(rows, { y: "method", x1: (d) => 100 * d.low, x2: (d) => 100 * d.high, stroke: "#0072B2", strokeWidth: 1.5 }),
-        Plot.tickX(rows, { y: "method", x: (d) => 100 * d.value, stroke: "#0072B2", strokeWidth: 3, inset: 8, ariaLabel: "label" }),
-        Plot.dot(seeds, { y: "method", x: (d) => 100 * d.value, fill: "#D55E00", r: 3.5, dy: 9 }),
-        Plot.dot(rows.filter((d) => d.paper !== null), { y: "method", x: (d) => 100 * d.paper, symbol: "times", stroke: "black", r: 4, dy: -9 }),
+        Plot.ruleY(rows, { y: "method", x1: (d) => 100 * d.low, x2: (d) => 100 * d.high, stroke: tone("#0072B2"), strokeWidth: 1.5 }),
+        Plot.tickX(rows, { y: "method", x: (d) => 100 * d.value, stroke: tone("#0072B2"), strokeWidth: 3, inset: 8, ariaLabel: "label" }),
+        Plot.dot(seeds, { y: "method", x: (d) => 100 * d.value, fill: tone("#D55E00"), r: 3.5, dy: 9 }),
+        Plot.dot(rows.filter((d) => d.paper !== null), { y: "method", x: (d) => 100 * d.paper, symbol: "times", stroke: "var(--ink)", r: 4, dy: -9 }),
         Plot.tip(rows, Plot.pointerY({ y: "method", x: (d) => 100 * d.value, title: "label" })),
       ],
     });
@@ -122,13 +120,13 @@ function plane() {
     style, ariaLabel: `Average against ${what} accuracy under ${under()}`,
     x: { domain: [x0, x1], label: "average accuracy (%)", grid: true },
     y: { domain: [y0, y1], label: `${what} accuracy (%)`, grid: true },
-    color: { domain: data.runs.map((r) => r.title), range: data.runs.map((r) => r.color) },
+    color: palette(),
     marks: [
-      Plot.link(lines, { x1: "x1", y1: "y1", x2: "x2", y2: "y2", stroke: "#999", strokeDasharray: "2 3" }),
-      Plot.text(lines, { x: "x2", y: "y2", text: (l) => `rho ${l.rho.toFixed(2)}`, dx: 4, dy: -5, textAnchor: "start", fill: "#555" }),
+      Plot.link(lines, { x1: "x1", y1: "y1", x2: "x2", y2: "y2", stroke: "var(--soft)", strokeDasharray: "2 3" }),
+      Plot.text(lines, { x: "x2", y: "y2", text: (l) => `rho ${l.rho.toFixed(2)}`, dx: 4, dy: -5, textAnchor: "start", fill: "var(--soft)" }),
       Plot.ruleX(points, { x: (d) => 100 * d.average.value, y1: (d) => 100 * d.worst.low, y2: (d) => 100 * d.worst.high, stroke: "run" }),
       Plot.ruleY(points, { y: (d) => 100 * d.worst.value, x1: (d) => 100 * d.average.low, x2: (d) => 100 * d.average.high, stroke: "run" }),
-      Plot.text(points, { x: (d) => 100 * d.average.value, y: "name_at", text: "run", dx: 9, dy: -9, textAnchor: "start", fontWeight: 600, stroke: "white", strokeWidth: 4, fill: { value: (d) => legible(d.color), scale: null } }),
+      Plot.text(points, { x: (d) => 100 * d.average.value, y: "name_at", text: "run", dx: 9, dy: -9, textAnchor: "start", fontWeight: 600, stroke: "var(--paper)", strokeWidth: 4, fill: { value: (d) => legible(d.color), scale: null } }),
       Plot.dot(points, { x: (d) => 100 * d.average.value, y: (d) => 100 * d.worst.value, fill: "run", r: 6, ariaLabel: "label" }),
       Plot.tip(points, Plot.pointer({ x: (d) => 100 * d.average.value, y: (d) => 100 * d.worst.value, title: "label" })),
     ],
@@ -137,38 +135,10 @@ function plane() {
   put("plane", chart, `Right is better on average, up is better for the ${data.many ? "worst tenth of the classes" : "weakest class"}. ${against}Bars are 95% intervals.${base || data.many ? "" : " There is no vanilla run, and so no rho."}`);
 }
 
-function epochs() {
+function training() {
   const run = data.runs[state.run];
-  if (!run.log) {
-    for (const id of ["weights", "accuracies"]) put(id, "", `${run.title} was trained elsewhere: there is no log of its epochs.`);
-    return;
-  }
-  if (data.many) return epochBands();
-  const lines = (table) => table.flatMap((row, t) => row.map((value, k) => ({ epoch: t + 1, class: data.classes[k], value })));
-  const last = run.log.class_robust_accuracy.at(-1);
-  const names = d3.sort(data.classes.keys(), (k) => last[k]).slice(0, 3).map((k) => data.classes[k]);
-  const colors = ["#D55E00", "#0072B2", "#009E73"];
-  const weak = (d) => names.includes(d.class);
-  const stroke = (d) => (weak(d) ? colors[names.indexOf(d.class)] : "#c4c4c4");
-  for (const [id, key, label, scale] of [["weights", "class_weights", "class weight", 1], ["accuracies", "class_robust_accuracy", "accuracy under validation PGD (%)", 100]]) {
-    const rows = lines(run.log[key]).map((d) => ({ ...d, value: scale * d.value }));
-    const ends = d3.sort(rows.filter((d) => d.epoch === run.log[key].length && weak(d)), (d) => d.value);
-    const apart = d3.max(rows, (d) => d.value) / 16; // so that names do not cover each other
-    ends.forEach((d, i) => { d.at = i ? Math.max(d.value, ends[i - 1].at + apart) : d.value; });
-    const chart = Plot.plot({
-      width: Math.min(500, width(id)), height: 280, marginRight: 85,
-      style, ariaLabel: `${label} of each class over the epochs, ${run.title}`,
-      x: { label: "epoch", interval: 1, ticks: 6, tickFormat: "d" }, y: { label, grid: true, zero: true },
-      marks: [
-        Plot.lineY(rows.filter((d) => !weak(d)), { x: "epoch", y: "value", z: "class", stroke }),
-        Plot.lineY(rows.filter(weak), { x: "epoch", y: "value", z: "class", stroke, strokeWidth: 2 }),
-        run.log.kept ? Plot.ruleX([run.log.kept], { stroke: "#888", strokeDasharray: "3 3" }) : null,
-        Plot.text(ends, { x: "epoch", y: "at", text: "class", textAnchor: "start", dx: 6, fill: (d) => legible(stroke(d)), fontWeight: 600 }),
-        Plot.tip(rows, Plot.pointer({ x: "epoch", y: "value", title: (d) => `${d.class}, epoch ${d.epoch}: ${d.value.toFixed(2)}` })),
-      ],
-    });
-    put(id, chart, `${run.title}: ${label} of each class over the epochs. In colour the three weakest at the end: ${names.join(", ")}.` + (run.log.kept ? ` Dashed: the epoch that was kept, ${run.log.kept}.` : ""));
-  }
+  if (run.log) epochs(run, data.classes, data.many);
+  else for (const id of ["weights", "accuracies"]) put(id, "", `${run.title} was trained elsewhere: there is no log of its epochs.`);
 }
 
 function confusion() {
@@ -176,42 +146,69 @@ function confusion() {
   const weakest = data.classes.indexOf(column.worst.class);
   const cells = column.confusion.flatMap((row, i) => row.map((share, j) => ({ share, from: data.classes[i], to: data.classes[j], own: i === j })))
     .map((c) => ({ ...c, label: `${c.from} taken for ${c.to}: ${percent(c.share)}%` }));
-  const size = Math.min(width("confusion"), 130 + 46 * data.classes.length);
+  const order = ranking([run]).map((k) => data.classes[k]);
+  const shade = dark() ? d3.interpolateRgb("#1d2127", "#86c5ff") : d3.interpolateBlues;
+  const left = margin(order), size = Math.min(width("confusion"), left + 35 + 46 * order.length);
   const chart = Plot.plot({
-    width: size, height: 90 + 34 * data.classes.length, marginLeft: 95, marginBottom: 70, padding: 0.04,
+    width: size, height: 55 + 34 * order.length + left * 0.65, marginLeft: left, marginBottom: 35 + left * 0.65, padding: 0.04,
     style, ariaLabel: `What each class is taken for under ${under()}, ${run.title}`,
-    x: { domain: data.classes, label: "predicted", tickRotate: -40 }, y: { domain: data.classes, label: null },
-    color: { type: "sqrt", scheme: "blues", domain: [0, 1] },
+    x: { domain: order, label: "predicted", labelAnchor: "right", labelOffset: 30 + left * 0.65, tickRotate: -40, tickFormat: named }, y: { domain: order, label: null, tickFormat: named },
+    color: { type: "sqrt", domain: [0, 1], interpolate: shade },
     marks: [
       Plot.cell(cells, { x: "to", y: "from", fill: "share", ariaLabel: "label" }),
-      Plot.cell(cells.filter((c) => c.own), { x: "to", y: "from", stroke: "#333", fill: "none" }),
-      Plot.text(cells.filter((c) => c.share >= 0.005), { x: "to", y: "from", text: (d) => (100 * d.share).toFixed(0), fill: (d) => (d.share > 0.35 ? "white" : "black"), fontSize: 10 }),
+      Plot.cell(cells.filter((c) => c.own), { x: "to", y: "from", stroke: "var(--ink)", fill: "none" }),
+      Plot.text(cells.filter((c) => c.share >= 0.005), { x: "to", y: "from", text: (d) => (100 * d.share).toFixed(0), fill: (d) => (d3.lab(shade(Math.sqrt(d.share))).l > 50 ? "black" : "white"), fontSize: 10 }),
       Plot.tip(cells, Plot.pointer({ x: "to", y: "from", title: "label" })),
     ],
   });
   const thieves = column.confusion[weakest].map((share, j) => ({ share, name: data.classes[j] })).filter((_, j) => j !== weakest).sort((a, b) => b.share - a.share).slice(0, 3);
-  put("confusion", chart, `${run.title} under ${under()}, percent of each row. ${column.worst.class}, ${column.worst.ties > 1 ? `one of ${column.worst.ties} classes at ${percent(column.worst.value)}%` : "the weakest"}, is taken for ${thieves.map((t) => `${t.name} (${percent(t.share)}%)`).join(", ")}.`);
+  put("confusion", chart, `${run.title} under ${under()}, percent of each row, the weakest class first. ${column.worst.class}, ${column.worst.ties > 1 ? `one of ${column.worst.ties} classes at ${percent(column.worst.value)}%` : "the weakest"}, is taken for ${thieves.map((t) => `${t.name} (${percent(t.share)}%)`).join(", ")}.`);
 }
 
 function classes() {
   if (data.many) { ranks(); classRows(); confusionList(); } else { classwise(); confusion(); }
 }
 
-function draw() { forest(); classes(); plane(); }
+function compare() { forest(); classes(); plane(); }
 
-document.querySelectorAll("[name=attack]").forEach((input) => input.addEventListener("change", () => { state.attack = input.value; draw(); }));
+function redraw() {
+  document.querySelectorAll(".controls .swatch").forEach((swatch, i) => { swatch.style.background = tone(data.runs[i].color); });
+  compare();
+  training();
+}
+
+document.querySelectorAll("[name=attack]").forEach((input) => input.addEventListener("change", () => { state.attack = input.value; compare(); }));
 document.querySelectorAll("[name=shown]").forEach((input) => input.addEventListener("change", () => {
   const index = Number(input.value);
   if (input.checked) state.shown.add(index);
   else if (state.shown.size > 1) state.shown.delete(index);
   else input.checked = true; // one run at least
-  draw();
+  compare();
 }));
-document.querySelectorAll("[name=run]").forEach((input) => input.addEventListener("change", () => { state.run = Number(input.value); epochs(); classes(); }));
+document.querySelectorAll("[name=run]").forEach((input) => input.addEventListener("change", () => { state.run = Number(input.value); training(); classes(); }));
 document.querySelectorAll("[name=find]").forEach((input) => input.addEventListener("input", () => { state.find = input.value.trim().toLowerCase(); classes(); }));
 document.querySelectorAll("[name=all]").forEach((input) => input.addEventListener("change", () => { state.all = input.checked; classes(); }));
+document.querySelectorAll("[data-copy]").forEach((button) => button.addEventListener("click", async () => {
+  await copy(data.copies[button.dataset.copy][button.dataset.kind]);
+  button.parentElement.querySelector("[role=status]").textContent = `Copied as ${button.textContent}.`;
+}));
+
+async function copy(text) {
+  try {
+    await navigator.clipboard.writeText(text);
+  } catch { // not allowed, or not there: as before there was one
+    const area = document.createElement("textarea");
+    area.value = text;
+    document.body.append(area);
+    area.select();
+    document.execCommand("copy");
+    area.remove();
+  }
+}
+
 let pending;
-addEventListener("resize", () => { clearTimeout(pending); pending = setTimeout(() => { draw(); epochs(); }, 150); });
-draw();
-epochs();
+addEventListener("resize", () => { clearTimeout(pending); pending = setTimeout(redraw, 150); });
+followTheme(redraw);
+redraw();
+document.getElementById(decodeURIComponent(location.hash.slice(1)))?.scrollIntoView(); // charts have moved what is below them
 document.body.dataset.ready = "yes";

@@ -18,75 +18,20 @@ from worstclass.files import write_atomic
 from worstclass.names import VERSION
 from worstclass.radius import show_radii, show_radius
 from worstclass.report import figures
+from worstclass.report.answer import answers, comparison
+from worstclass.report.epochs import epoch_data
 from worstclass.report.gallery import make_gallery
 from worstclass.report.groups import Group, group_results, has_seeds
-from worstclass.report.leaderboard import leaderboard_header, leaderboard_notes, leaderboard_rows
+from worstclass.report.leaderboard import leaderboard_header, leaderboard_notes, leaderboard_rows, render_leaderboard
 from worstclass.report.results import Result, attack_title, shared_attacks, strongest_attack
-from worstclass.report.tables import header, notes, rows, weakest
+from worstclass.report.tables import header, notes, render_table, rows
 from worstclass.runs.notes import counts_of, distribution, effective_classes
 from worstclass.runs.run import Run
 from worstclass.tail import has_many
 from worstclass.theory.certify import certify_outcomes, certify_training
 
-SCRIPTS = ("vendor/d3.min.js", "vendor/plot.umd.min.js", "page_many.js", "page.js")
-
-
-def headline(results: Sequence[Result], groups: Sequence[Group] | None = None) -> list[str]:
-    """What the numbers say, in sentences: the weakest class, and what each method gains and pays for it.
-
-    A sentence for each run, or for each of the `groups` where a method has several seeds. With many classes it has the
-    worst tenth too, and intervals.
-    """
-    attack = strongest_attack(results)
-    if groups is not None and has_seeds(groups):
-        return [_group_sentence(group, groups, attack) for group in groups]
-    sentences = []
-    many = has_many(len(results[0].class_names))
-    for result in results:
-        column = result.columns[attack]
-        average, worst = (_percent(column[key], interval=many) for key in ("average", "worst"))
-        one = column["worst"]["ties"] == 1
-        sentence = f"{result.title}: {average} on average under {attack_title(attack)}, " + (
-            f"{worst} for its weakest class, {weakest(column)}" if one else f"{weakest(column)} at {worst}"
-        )
-        if many:
-            sentence += f", {_percent(column['worst_tenth'], interval=True)} for its worst tenth of classes"
-        if against := column.get("against_base"):
-            sentence += _gains(result.base, against, many=many)
-        sentences.append(sentence + ".")
-    return sentences
-
-
-def _group_sentence(group: Group, groups: Sequence[Group], attack: str) -> str:
-    column = group.columns[attack]
-    average, worst, tenth = (_percent(column[key], interval=group.many) for key in ("average", "worst", "worst_tenth"))
-    count = len(group.results)
-    seeds = "one seed" if count == 1 else f"{count} seeds"
-    sentence = (
-        f"{group.title}, {seeds}: {average} on average under {attack_title(attack)}, {worst} for the weakest class"
-    )
-    sentence += f", {tenth} for the worst tenth of classes" if group.many else ""
-    if against := column.get("against_base"):
-        sentence += _gains(next(each.title for each in groups if each.is_base), against, many=group.many)
-    return sentence + "."
-
-
-def _percent(measure: Mapping[str, Any], *, interval: bool) -> str:
-    """`47.9 ± 0.4%`, the deviation over seeds if there are several; `47.9% [46.8, 49.1]` with its interval."""
-    deviation = "" if measure.get("std") is None else f" ± {100 * measure['std']:.1f}"
-    ends = f" [{100 * measure['low']:.1f}, {100 * measure['high']:.1f}]" if interval else ""
-    return f"{100 * measure['value']:.1f}{deviation}%{ends}"
-
-
-def _gains(base: str, against: Mapping[str, Any], *, many: bool) -> str:
-    gains = [("worst_difference", "the weakest class")] + [("worst_tenth_difference", "the worst tenth")] * many
-    words: list[str] = []
-    for key, what in gains:
-        gain = against[key]
-        sure = "" if gain["low"] > 0 or gain["high"] < 0 else " (which may be chance: its interval includes zero)"
-        words.append(f"{100 * gain['value']:+.1f}{'' if words else ' points'} for {what}{sure}")
-    change = 100 * against["average_difference"]["value"]
-    return f"; against {base} that is {', '.join(words)} and {change:+.1f} on average"
+SCRIPTS = ("vendor/d3.min.js", "vendor/plot.umd.min.js", "charts.js", "page_many.js", "page.js")
+COPIED = ("markdown", "latex")  # what buttons copy a table as
 
 
 def write_report(
@@ -123,7 +68,9 @@ def write_report(
     page = environment.get_template("page.html.j2").render(
         version=VERSION,
         many=data["many"],
-        headline=headline(results, groups),
+        answers=answers(groups, attack),
+        comparison=comparison(groups, attack),
+        attack_title=attack_title(attack),
         methods=leaderboard_rows(groups, shared_attacks(results)) if has_seeds(groups) else [],
         methods_header=leaderboard_header(groups),
         methods_notes=leaderboard_notes(groups),
@@ -160,6 +107,7 @@ def write_report(
 def page_data(results: Sequence[Result], groups: Sequence[Group] | None = None) -> dict[str, Any]:
     """What the charts are drawn from: the numbers of the cards and logs, rounded to what a chart can show."""
     names = shared_attacks(results)
+    groups = group_results(results) if groups is None else groups
     return {
         "classes": results[0].class_names,
         "many": has_many(len(results[0].class_names)),
@@ -171,14 +119,18 @@ def page_data(results: Sequence[Result], groups: Sequence[Group] | None = None) 
                 "title": result.title,
                 "color": figures.run_color(index),
                 "columns": {name: _column(result, name) for name in names},
-                "log": _log(result),
+                "log": epoch_data(result.run.log) if result.run else None,
             }
             for index, result in enumerate(results)
         ],
         "methods": [
             {"title": group.title, "seeds": group.seeds, "columns": {name: _method(group, name) for name in names}}
-            for group in (group_results(results) if groups is None else groups)
+            for group in groups
         ],
+        "copies": {
+            "measures": {kind: render_table(results, kind) for kind in COPIED},
+            "methods": {kind: render_leaderboard(groups, names, kind) for kind in COPIED},
+        },
     }
 
 
@@ -237,25 +189,6 @@ def _method(group: Group, name: str) -> dict[str, Any]:
         }
         for key in ("average", "worst", "worst_tenth")
     }
-
-
-def _log(result: Result) -> dict[str, Any] | None:
-    if result.run is None:
-        return None
-    log = result.run.log
-    kept = [line["epoch"] for line in log if line["selected"]]
-    tables = {key: np.round([line[key] for line in log], 4) for key in ("class_weights", "class_robust_accuracy")}
-    shown: dict[str, Any] = {key: table.tolist() for key, table in tables.items()}
-    if has_many(len(result.class_names)):
-        weakest = np.argsort(tables["class_robust_accuracy"][-1], kind="stable")[:3]
-        shown = {"weakest": weakest.tolist()} | {key: _bands(table, weakest) for key, table in tables.items()}
-    return {"kept": kept[-1] if kept else None} | shown
-
-
-def _bands(table: NDArray[np.float64], classes: NDArray[np.int64]) -> dict[str, Any]:
-    """Over the epochs: lowest, first decile, median, last decile and highest of all classes, and some as they are."""
-    bands = np.quantile(table, [0, 0.1, 0.5, 0.9, 1], axis=1).T
-    return {"bands": np.round(bands, 4).tolist(), "lines": table[:, classes].T.tolist()}
 
 
 def _effective_classes(run: Run) -> str:

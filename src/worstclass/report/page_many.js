@@ -2,17 +2,7 @@
 // What the page shows in other ways where there are many classes: sorted, the lowest and the highest, and by search.
 const ENDS = 10; // classes shown at either end
 const CONFUSIONS = 15;
-const short = (name, longest) => { // of a long name both ends, since names of many classes begin alike
-  const half = Math.floor(longest / 2);
-  return name.length <= longest ? name : `${name.slice(0, half)}\u2026${name.slice(1 - half)}`;
-};
 const found = (k) => data.classes[k].toLowerCase().includes(state.find);
-
-function ranking(runs) { // classes from the lowest to the highest mean accuracy of the runs
-  const values = runs.map((run) => run.columns[state.attack].classes.map((c) => c.value));
-  const known = d3.range(data.classes.length).filter((k) => values.every((v) => v[k] !== null));
-  return d3.sort(known, (k) => d3.mean(values, (v) => v[k]));
-}
 
 function ranks() { // a line a run: its accuracies in order, so that 200 classes are one look
   const runs = shownRuns();
@@ -25,9 +15,9 @@ function ranks() { // a line a run: its accuracies in order, so that 200 classes
     width: width("ranks"), height: 290, marginBottom: 45, style, ariaLabel: `Classes from worst to best under ${under()}`,
     x: { label: "classes, from worst to best", domain: [1, d3.max(rows, (d) => d.rank)], tickFormat: "d" },
     y: { domain: [0, 100], label: "accuracy (%)", grid: true },
-    color: { domain: data.runs.map((r) => r.title), range: data.runs.map((r) => r.color) },
+    color: palette(),
     marks: [
-      Plot.rectX([tenth], { x1: 1, x2: (d) => Math.max(d, 1.5), fill: "#f3e6c8" }),
+      Plot.rectX([tenth], { x1: 1, x2: (d) => Math.max(d, 1.5), fill: "var(--shade)" }),
       Plot.lineY(rows, { x: "rank", y: (d) => 100 * d.value, stroke: "run", strokeWidth: 2, curve: "step" }),
       Plot.ruleY([0]),
       Plot.tip(rows, Plot.pointer({ x: "rank", y: (d) => 100 * d.value, title: "label" })),
@@ -38,7 +28,8 @@ function ranks() { // a line a run: its accuracies in order, so that 200 classes
 }
 
 function classRows() {
-  const runs = shownRuns(), order = ranking(runs);
+  const runs = shownRuns();
+  const order = ranking(runs).filter((k) => runs.every((run) => run.columns[state.attack].classes[k].value !== null));
   const between = order.length - 2 * ENDS;
   const folded = !state.all && !state.find && between > 1;
   const chosen = state.find ? order.filter(found) : folded ? [...order.slice(0, ENDS), ...order.slice(-ENDS)] : order;
@@ -50,16 +41,18 @@ function classRows() {
   }));
   const full = width("classwise"), left = Math.min(full < 700 ? 120 : 220, 20 + 7 * d3.max([...names, ""], (name) => name.length));
   const chart = Plot.plot({
-    width: full, height: 60 + names.length * (8 + 9 * runs.length), marginLeft: left, marginTop: 30, marginBottom: 20,
+    width: full, height: 60 + names.length * (8 + 9 * runs.length), marginLeft: left, marginTop: 40, marginBottom: 20,
     style, ariaLabel: `Accuracy of ${state.find ? "classes found" : folded ? "the lowest and the highest classes" : "each class"} under ${under()}`,
     y: { axis: null, domain: runs.map((r) => r.title), padding: 0.08 },
     fy: { domain: names, label: null, axis: null, padding: 0.25 },
-    x: { domain: [0, 100], label: "accuracy (%)", grid: true, axis: "top" },
-    color: { domain: data.runs.map((r) => r.title), range: data.runs.map((r) => r.color) },
+    x: { domain: [0, 100], axis: null },
+    color: palette(),
     marks: [
+      Plot.gridX(),
+      Plot.axisX({ anchor: "top", facetAnchor: "top", label: "accuracy (%)", labelOffset: 32 }), // once, and not again below what is left out
       Plot.axisFy({ anchor: "left", tickSize: 0, label: null, tickFormat: (name) => short(name, Math.floor(left / 7)) }),
       Plot.barX(rows, { fy: "class", y: "run", x: (d) => 100 * d.value, fill: "run", ariaLabel: "label" }),
-      Plot.ruleY(rows, { fy: "class", y: "run", x1: (d) => 100 * d.low, x2: (d) => 100 * d.high, stroke: "#333" }),
+      Plot.ruleY(rows, { fy: "class", y: "run", x1: (d) => 100 * d.low, x2: (d) => 100 * d.high, stroke: "var(--ink)" }),
       Plot.ruleX([0]),
       Plot.tip(rows, Plot.pointerY({ fy: "class", y: "run", x: (d) => 100 * d.value, title: "label" })),
     ],
@@ -82,40 +75,11 @@ function confusionList() { // of each class the three that it is most taken for;
     y: { domain: rows.map((d) => d.pair), label: null, axis: null },
     marks: [
       Plot.axisY({ tickSize: 0, label: null, tickFormat: (pair) => shown.get(pair) }),
-      Plot.barX(rows, { y: "pair", x: (d) => 100 * d.share, fill: run.color, ariaLabel: "label", insetTop: 2, insetBottom: 2 }),
+      Plot.barX(rows, { y: "pair", x: (d) => 100 * d.share, fill: tone(run.color), ariaLabel: "label", insetTop: 2, insetBottom: 2 }),
       Plot.text(rows, { y: "pair", x: (d) => 100 * d.share, text: (d) => percent(d.share), dx: 4, textAnchor: "start" }),
       Plot.ruleX([0]),
     ],
   });
   const of = state.find ? ` of classes with \u201c${state.find}\u201d in their name` : "";
   put("confusion", rows.length ? chart : "", `${run.title} under ${under()}: the ${rows.length} largest confusions${of}, class \u2192 what it is taken for.`);
-}
-
-function epochBands() { // the classes as bands, and the three weakest as lines
-  const run = data.runs[state.run];
-  const colors = ["#D55E00", "#0072B2", "#009E73"];
-  const names = run.log.weakest.map((k) => data.classes[k]);
-  for (const [id, key, label, scale] of [["weights", "class_weights", "class weight", 1], ["accuracies", "class_robust_accuracy", "accuracy under validation PGD (%)", 100]]) {
-    const { bands, lines } = run.log[key];
-    const rows = bands.map((q, t) => ({ epoch: t + 1, low: scale * q[0], tenth: scale * q[1], middle: scale * q[2], ninth: scale * q[3], high: scale * q[4] }));
-    const weak = lines.flatMap((line, i) => line.map((value, t) => ({ epoch: t + 1, class: names[i], color: colors[i], value: scale * value })));
-    const ends = d3.sort(weak.filter((d) => d.epoch === rows.length), (d) => d.value);
-    const apart = d3.max(rows, (d) => d.high) / 16;
-    ends.forEach((d, i) => { d.at = i ? Math.max(d.value, ends[i - 1].at + apart) : d.value; });
-    const chart = Plot.plot({
-      width: Math.min(500, width(id)), height: 280, marginRight: 110,
-      style, ariaLabel: `${label} over the epochs, ${run.title}`,
-      x: { label: "epoch", interval: 1, ticks: 6, tickFormat: "d" }, y: { label, grid: true, zero: true },
-      marks: [
-        Plot.areaY(rows, { x: "epoch", y1: "low", y2: "high", fill: "#ececec" }),
-        Plot.areaY(rows, { x: "epoch", y1: "tenth", y2: "ninth", fill: "#d4d4d4" }),
-        Plot.lineY(rows, { x: "epoch", y: "middle", stroke: "#777" }),
-        Plot.lineY(weak, { x: "epoch", y: "value", z: "class", stroke: (d) => d.color, strokeWidth: 2 }),
-        run.log.kept ? Plot.ruleX([run.log.kept], { stroke: "#888", strokeDasharray: "3 3" }) : null,
-        Plot.text(ends, { x: "epoch", y: "at", text: (d) => short(d.class, 15), textAnchor: "start", dx: 6, fill: (d) => legible(d.color), fontWeight: 600 }),
-        Plot.tip(weak, Plot.pointer({ x: "epoch", y: "value", title: (d) => `${d.class}, epoch ${d.epoch}: ${d.value.toFixed(2)}` })),
-      ],
-    });
-    put(id, chart, `${run.title}: ${label} over the epochs. Grey: all classes, darker without the lowest and the highest tenth; line: the median. In colour the three weakest at the end: ${names.join(", ")}.` + (run.log.kept ? ` Dashed: the epoch that was kept, ${run.log.kept}.` : ""));
-  }
 }

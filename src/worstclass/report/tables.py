@@ -7,9 +7,12 @@ from rich.table import Table
 from rich.text import Text
 
 from worstclass.errors import visible
+from worstclass.report.markup import latex_table, markdown_table
 from worstclass.report.results import Result, attack_title
 from worstclass.tail import has_many
 
+WORDS = (0, 1, 4)  # columns that are not numbers
+INTERVAL = "[95% interval]"
 TENTH = "Worst tenth %"
 TENTH_NOTE = "Worst tenth: the mean accuracy of the 10% of the classes that are lowest."
 
@@ -93,12 +96,18 @@ def base_name(base: Mapping[str, Any]) -> str:
     return f"{base['folder']} ({made})" if made else str(base["folder"])
 
 
+def render_table(results: Sequence[Result], kind: str) -> str:
+    """The table as `markdown` or `latex`, its notes with it."""
+    write = {"markdown": markdown_table, "latex": latex_table}[kind]
+    return write(header(results), rows(results), WORDS, [INTERVAL, *notes(results)])
+
+
 def rich_table(results: Sequence[Result], title: str) -> Table:
     """For the terminal."""
-    caption = Text(visible("\n".join(["[95% interval]", *notes(results)])))
+    caption = Text(visible("\n".join([INTERVAL, *notes(results)])))
     table = Table(title=Text(title), title_justify="left", caption=caption, caption_justify="left")
     for index, name in enumerate(header(results)):
-        table.add_column(name, justify="left" if index in (0, 1, 4) else "right", no_wrap=True)
+        table.add_column(name, justify="left" if index in WORDS else "right", no_wrap=True)
     previous = ""
     for row in rows(results):
         if previous and row[0] != previous:

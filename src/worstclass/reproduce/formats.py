@@ -9,7 +9,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from worstclass.report.leaderboard import escape_latex
+from worstclass.report.markup import escape_latex
 from worstclass.report.results import attack_title
 from worstclass.reproduce.tables import Block, Cell, Line, PaperTable
 
