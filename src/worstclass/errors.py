@@ -64,7 +64,15 @@ def unknown(kind: str, given: str, allowed: Iterable[str]) -> UserError:
     names = list(allowed)
     near = get_close_matches(given[:100], names, n=1, cutoff=0.5)
     hint = f" Did you mean '{near[0]}'?" if near else ""
-    return UserError(f"unknown {kind} {shown(given)}.{hint} Allowed: {', '.join(names)}.")
+    return UserError(f"unknown {kind} {shown(given)}.{hint} Allowed: {_some(names)}.")
+
+
+def _some(names: Sequence[str], length: int = 700) -> str:
+    """Names as a line has room for them."""
+    count = len(names)
+    while count > 1 and sum(len(name) + 2 for name in names[:count]) > length:
+        count -= 1
+    return ", ".join(names[:count]) + (f" and {len(names) - count} more" if count < len(names) else "")
 
 
 def choose(kind: str, given: Any, allowed: Sequence[str]) -> Any:

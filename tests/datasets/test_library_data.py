@@ -44,7 +44,7 @@ def number():
 @pytest.fixture
 def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     write_tiny_npz(tmp_path / "tiny.npz")
-    (tmp_path / "theirs.py").write_text(FACTORY)
+    (tmp_path / "their_images.py").write_text(FACTORY)
     monkeypatch.chdir(tmp_path)
     return tmp_path
 
@@ -59,7 +59,7 @@ def items(part: str) -> tuple[Any, Any]:
         return file[f"x_{part}"], file[f"y_{part}"]
 
 
-@pytest.mark.parametrize("name", ["theirs.py:arrays", "theirs.py:loader", "theirs:arrays"])
+@pytest.mark.parametrize("name", ["their_images.py:arrays", "their_images.py:loader", "their_images:arrays"])
 def test_a_factory_gives_both_parts(name: str, here: Path) -> None:
     """A shuffled DataLoader is read in the order of its data; names are the data's, or numbers."""
     expected, found = open_source("npz:tiny.npz"), open_source(name)
@@ -70,17 +70,17 @@ def test_a_factory_gives_both_parts(name: str, here: Path) -> None:
 
 def test_a_factory_without_parts_is_not_trained_on(here: Path) -> None:
     """It gives the test images, and would give them for training too."""
-    source = open_source("theirs.py:test_images")
+    source = open_source("their_images.py:test_images")
     assert same(source.read("test"), open_source("npz:tiny.npz").read("test"))
     with pytest.raises(UserError, match="must take part"):
         source.read("train")
     with pytest.raises(UserError, match="must be a Dataset, a DataLoader or a pair"):
-        open_source("theirs.py:number")
+        open_source("their_images.py:number")
 
 
 def test_a_recipe_needs_consent_for_data_that_run_code(here: Path) -> None:
-    config = make_config(tiny_config(here / "tiny.npz", epochs=1).recipe() | {"data": "theirs.py:arrays"})
-    with pytest.raises(UserError, match=r"data 'theirs\.py:arrays' runs code of your own; pass --allow-code"):
+    config = make_config(tiny_config(here / "tiny.npz", epochs=1).recipe() | {"data": "their_images.py:arrays"})
+    with pytest.raises(UserError, match=r"data 'their_images\.py:arrays' runs code of your own; pass --allow-code"):
         train_run(config, here / "run")
     assert not (here / "run").exists()
     assert train_run(config, here / "run", allow_code=True).class_names == ["0", "1", "2"]

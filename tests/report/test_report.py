@@ -353,7 +353,7 @@ def test_what_to_know_of_a_run_is_on_the_page(folders: list[Path], tmp_path: Pat
     (run / "log.jsonl").write_text("".join(json.dumps(line) + "\n" for line in log))
     write_report(load_results([folders[0], run]), tmp_path / "report.html", gallery=False)
     page = (tmp_path / "report.html").read_text()
-    assert "<li>Beside its base: no &lt;b&gt;better&lt;/b&gt;.</li>" in page
+    assert "<li>Compared with its base: no &lt;b&gt;better&lt;/b&gt;.</li>" in page
     assert "3.0 in the first epoch, 1.0 at the least, 1.0 in the last (of 3)" in page
     assert "<li>3 of 3 classes have fewer than 20 validation images" in page
     assert "<li>Few classes have most of the weight (effective number 1.0 of 3)" in page
