@@ -32,6 +32,7 @@ from worstclass.runs.run import Run, open_run
 from worstclass.runs.saver import ABOUT, LAST, SELECTED
 from worstclass.runs.train import train_run
 from worstclass.runs.warm_start import parse_fork
+from worstclass.sweep.jobs import is_trained
 from worstclass.training.checkpoint import SELECTED_PART, load_tensors, section, weights_of
 
 
@@ -171,7 +172,9 @@ def test_a_stop_changes_nothing(run: Run, data: Path, tmp_path: Path, where: str
     else:
         with pytest.raises(KeyboardInterrupt):
             train_run(config_of(data), out, on_base=on_base, on_step=on_step)
+        assert not is_trained(open_run(out))  # a sweep would evaluate weights that do not ship
     again = train_run(config_of(data), out, resume=True)
+    assert is_trained(again)
     assert again.about["base"] == run.about["base"]
     assert (out / SELECTED).read_bytes() == (run.folder / SELECTED).read_bytes()
 

@@ -9,6 +9,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
+from worstclass.errors import UserError
 from worstclass.stats import ClassStats
 from worstclass.strategies.guarded import Guarded, class_cost, divergence, max_share, tilted
 
@@ -168,3 +169,8 @@ def test_the_tilt_comes_in_slowly() -> None:
     for epoch in range(1, 8):
         strategy.update(stats, stats)
         assert strategy.cost.tolist() == pytest.approx([0.1 * (1 - 0.8**epoch), 0.6 * (1 - 0.8**epoch)])
+
+
+def test_a_memory_that_never_learns_is_refused() -> None:
+    with pytest.raises(UserError, match="nothing is learned"):
+        Guarded(torch.ones(3), memory=1.0)

@@ -19,7 +19,7 @@ from worstclass.distributed import ALONE, Team
 from worstclass.errors import UserError
 from worstclass.files import locked, write_atomic, write_json
 from worstclass.names import RECIPE
-from worstclass.runs.base import BASE, base_config, base_epoch, check_base, settle
+from worstclass.runs.base import BASE, base_config, base_epoch, check_base, is_settled, settle
 from worstclass.runs.notes import counts_of, distribution, effective_classes
 from worstclass.runs.run import (
     Run,
@@ -30,7 +30,7 @@ from worstclass.runs.run import (
     split,
     training_images,
 )
-from worstclass.runs.saver import ABOUT, LAST, LOG, Saver
+from worstclass.runs.saver import ABOUT, LAST, LOG, Saver, read_about
 from worstclass.runs.selection import selection_score
 from worstclass.runs.warm_start import Fork, check_fork, fork_state, log_until, start_from
 from worstclass.strategies.hedge import class_costs
@@ -96,6 +96,9 @@ def train_run(
         return one(config, out, resume=resume, fork=fork, keep=keep, on_start=on_start)
     if fork:
         check_base(config, fork.epoch)
+    done = torch.tensor(int(resume and team.leads and is_settled(out)))
+    if team.broadcast(done).item() == 1:  # its own weights would take the place of those that ship
+        return Run(out, config, read_about(out) if team.leads else {})
     run = one(config, out, resume=resume, fork=fork, keep={*keep, base_epoch(config)}, on_start=on_start)
     begun = team.broadcast(torch.tensor(int((out / BASE / RECIPE).is_file()))).item() == 1  # as the leader sees it
     if on_base and team.leads:

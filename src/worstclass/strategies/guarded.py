@@ -5,6 +5,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from worstclass.errors import UserError
 from worstclass.stats import ClassStats
 from worstclass.tail import tenth_weights
 from worstclass.types import ClassWeights
@@ -44,6 +45,8 @@ class Guarded:
         balanced: bool = True,
         sample: bool = False,
     ) -> None:
+        if not 0 <= memory < 1:
+            raise UserError(f"memory must be at least 0 and less than 1, not {memory:g}: at 1 nothing is learned.")
         self.radius, self.tilt, self.prior, self.slack, self.memory = radius, tilt, prior, slack, memory
         self.counts = class_counts.double().cpu()
         self.class_share = self.counts / self.counts.sum()
