@@ -5,7 +5,10 @@ import torch
 
 import worstclass as wc
 
-pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+pytestmark = [
+    pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU"),
+    pytest.mark.filterwarnings("ignore:Synchronization debug mode"),
+]
 
 
 def test_a_step_does_not_wait_and_learns_the_same() -> None:

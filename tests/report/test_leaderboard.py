@@ -102,6 +102,18 @@ def test_the_spread_is_that_of_all_methods(groups: list[Group]) -> None:
     assert wide["low"] < narrow["low"] < narrow["high"] < wide["high"]
 
 
+def test_an_attack_that_some_runs_lack_has_rows_for_the_others() -> None:
+    """WAT with averaged weights was not attacked by CW; without the base's column there is no difference to it."""
+    folders = [FOLDERS[0], FOLDERS[1], ROOT / "cifar10-resnet18-wat-ema-seed1"]
+    groups = group_results(load_results(folders), ["cw", AA])
+    assert [group.title for group in by_worst(groups, AA)] == ["WAT + EMA", "WAT", "TRADES"]
+    assert [group.title for group in by_worst(groups, "cw")] == ["WAT", "TRADES"]
+    assert sum(row[0] == "CW" for row in leaderboard_rows(groups, ["cw"])) == 2
+    base_lacks = group_results(load_results([folders[2], folders[0]], folders[2]), ["cw"])
+    assert "against_base" not in base_lacks[1].columns["cw"]
+    assert [row[1] for row in leaderboard_rows(base_lacks, ["cw"])] == ["TRADES"]
+
+
 def test_the_table_in_every_format(groups: list[Group]) -> None:
     rows = leaderboard_rows(groups, [AA])
     wat = groups[1].columns[AA]

@@ -16,7 +16,7 @@ from worstclass.sweep.plan import RESULTS
 def leaderboard(
     runs: EvaluatedRuns,
     attack: Annotated[
-        str | None, typer.Option(help="an attack that all have, or all; default: AutoAttack, or the strongest")
+        str | None, typer.Option(help="an attack, or all, of the runs that have it; default: the strongest of all runs")
     ] = None,
     base: Annotated[
         Path | None,
@@ -43,12 +43,12 @@ def leaderboard(
     from worstclass.report.figures import save_figure
     from worstclass.report.groups import group_results
     from worstclass.report.leaderboard import render_leaderboard
-    from worstclass.report.results import shared_attacks, strongest_attack
+    from worstclass.report.results import all_attacks, strongest_attack
 
     results = load_results([run for run in runs if run.name != RESULTS], base)
-    shared = shared_attacks(results)
-    chosen = strongest_attack(results) if attack is None else choose("attack", attack, [*shared, "all"])
-    names = shared if chosen == "all" else [chosen]
+    known = all_attacks(results)
+    chosen = strongest_attack(results) if attack is None else choose("attack", attack, [*known, "all"])
+    names = known if chosen == "all" else [chosen]
     groups = group_results(results, names)
     text = render_leaderboard(groups, names, kind)
     if out is None:

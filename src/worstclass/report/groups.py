@@ -58,8 +58,8 @@ class Group:
 def group_results(results: Sequence[Result], attacks: Sequence[str] | None = None) -> list[Group]:
     """Groups in the order of their first runs, compared under these attacks, or under all that every run has.
 
-    The spread over seeds is that of all groups together, so a method of one seed has an interval for seeds too, as soon
-    as another has two.
+    A group has a column for those of the attacks that all of its runs were evaluated under. The spread over seeds is
+    that of all groups together, so a method of one seed has an interval for seeds too, as soon as another has two.
     """
     places = seed_groups([r.recipe for r in results], [r.card["about"].get("checkpoint") for r in results])
     members = [tuple(results[place] for place in each) for each in places]
@@ -67,10 +67,14 @@ def group_results(results: Sequence[Result], attacks: Sequence[str] | None = Non
     base = next((each for each, is_base in zip(members, bases, strict=True) if is_base), None)
     columns: list[dict[str, dict[str, Any]]] = [{} for _ in members]
     for attack in shared_attacks(results) if attacks is None else attacks:
-        spreads = _spreads(members, attack)
-        for each, found, is_base in zip(members, columns, bases, strict=True):
+        attacked = [all(attack in result.columns for result in each) for each in members]
+        spreads = _spreads([each for each, has in zip(members, attacked, strict=True) if has], attack)
+        against = base is not None and all(attack in result.columns for result in base)
+        for each, found, is_base, has in zip(members, columns, bases, attacked, strict=True):
+            if not has:
+                continue
             found[attack] = _column(each, attack, spreads)
-            if base and not is_base:
+            if base and against and not is_base:
                 found[attack]["against_base"] = _against(each, base, attack, spreads)
     return [
         Group(title, each, found, is_base)
@@ -79,13 +83,13 @@ def group_results(results: Sequence[Result], attacks: Sequence[str] | None = Non
 
 
 def by_worst(groups: Sequence[Group], attack: str) -> list[Group]:
-    """The best worst class first; of those that are equal, as many are at 0, the best worst tenth."""
+    """Those with this attack, the best worst class first; of those that are equal, as many are at 0, by worst tenth."""
 
     def order(group: Group) -> tuple[float, float]:
         column = group.columns[attack]
         return -float(column["worst"]["value"]), -float(column["worst_tenth"]["value"])
 
-    return sorted(groups, key=order)
+    return sorted((group for group in groups if attack in group.columns), key=order)
 
 
 def has_seeds(groups: Sequence[Group]) -> bool:

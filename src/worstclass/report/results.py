@@ -181,6 +181,11 @@ def shared_attacks(results: Sequence[Result]) -> list[str]:
     return [name for name in results[0].columns if all(name in result.columns for result in results)]
 
 
+def all_attacks(results: Sequence[Result]) -> list[str]:
+    """Attacks that any run was evaluated under, natural images first."""
+    return list(dict.fromkeys(name for result in results for name in result.columns))
+
+
 def strongest_attack(results: Sequence[Result]) -> str:
     """The strongest attack that every run was evaluated under; reports open with it. Of attacks that are not ranked it
     is the one that leaves the lowest average."""
