@@ -62,7 +62,7 @@ FILES = (
 def box(x: float, y: float, width: float, height: float, kind: str, title: str, *lines: str) -> str:
     """A filled box with a bold title and lines of text."""
     middle, first = x + width / 2, y + height / 2 + 5 - 8 * len(lines)
-    rows = [f'<text x="{middle:g}" y="{first:g}" font-weight="bold" font-size="13.5">{escape(title)}</text>']
+    rows = [f'<text x="{middle:g}" y="{first:g}" font-weight="bold" font-size="13">{escape(title)}</text>']
     rows += [
         f'<text x="{middle:g}" y="{first + 17 * (i + 1):g}" font-size="12">{escape(line)}</text>'
         for i, line in enumerate(lines)

@@ -22,6 +22,7 @@ PACKAGE = ROOT / "src" / "worstclass"
 MOUNTED = ("CHANGELOG.md", "CONTRIBUTING.md", "LOG.md", "CITATION.cff", "LICENSE", "results/*.*", "examples/*.py")
 LINK = re.compile(r"(?<=\]\()(?!\w+:|#|/)([^)#\s]+)")
 NAMES = re.compile(r"^`\w+`(?:,\s`\w+`)*\.?$", re.MULTILINE)
+HIDDEN = {"index.md": ["navigation", "toc"], "results/README.md": ["toc"]}  # the leaderboard is wide
 COMMAND = "cli"  # described by --help and the pages on each command
 
 
@@ -56,8 +57,13 @@ def site_links(markdown: str, page: str) -> str:
 
 def api_entries(markdown: str) -> str:
     """Each list of names on a line or more of their own, as entries of the public package."""
-    entry = "::: worstclass.{}\n    options:\n      show_attribute_values: false\n"
-    return NAMES.sub(lambda match: "\n".join(map(entry.format, re.findall(r"`(\w+)`", match[0]))), markdown)
+    return NAMES.sub(lambda match: "\n".join(map(api_entry, re.findall(r"`(\w+)`", match[0]))), markdown)
+
+
+def api_entry(name: str) -> str:
+    """The keys of a recipe have descriptions as values and no docstrings; other values are long, and say little."""
+    shown = "show_if_no_docstring: true" if name == "Config" else "show_attribute_values: false"
+    return f"::: worstclass.{name}\n    options:\n      {shown}\n"
 
 
 def cards(markdown: str) -> str:
@@ -103,8 +109,8 @@ def on_page_markdown(markdown: str, page: "Page", config: "MkDocsConfig", files:
     path = page.file.src_uri
     if path.startswith("reference/"):
         return markdown
-    if path == "results/README.md":
-        page.meta["hide"] = ["toc"]  # its tables are wide
+    if path in HIDDEN:
+        page.meta["hide"] = HIDDEN[path]
     if path == "api.md":
         markdown = api_entries(markdown)
     if path == "gallery.md":

@@ -53,7 +53,8 @@ def test_a_card(name: str) -> None:
     recipe, result = re.findall(r"^Recipe: `(.+?)`\. Result: (.+?)\.(?:$| \[)", card, re.MULTILINE)[0]
     assert load_config(recipe).method == name
     assert result == published(recipe)
-    assert re.search(r"^```text\n.+?^```$", card, re.MULTILINE | re.DOTALL)
+    rule = re.findall(r"^```text\n(.+?)^```$", card, re.MULTILINE | re.DOTALL)[0]
+    assert max(map(len, rule.splitlines())) <= 92  # as wide as a card
     idea = card.split("\n")[2]
     assert len(re.findall(r"\.(?= [A-Z]|$)", re.sub(r" et al\.", " et al", idea))) == 2
 
