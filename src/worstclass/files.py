@@ -95,10 +95,12 @@ def _system_module(name: str) -> Any | None:
 
 
 def write_json(path: Path, value: Any) -> None:
+    """Write a value as JSON, the whole file or nothing."""
     write_atomic(path, (json.dumps(value, indent=1) + "\n").encode())
 
 
 def read_json(path: Path) -> Any:
+    """The value in a JSON file."""
     return parse_json(read_text(path), path)
 
 

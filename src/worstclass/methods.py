@@ -198,6 +198,7 @@ METHODS: dict[str, Method] = {
     "trix": Method("TRIX", _trix, keys=("objective", "trix_strength")),
     "bat": Method("BAT", _uniform, objective="bat"),
 }
+"""The methods by name, as a recipe's `method` has them. Add an entry for a method of your own."""
 
 METHOD_KEYS = frozenset(key for method in METHODS.values() for key in method.keys)
 """The keys that belong to methods. A method of your own chooses among them; any other key is every recipe's."""

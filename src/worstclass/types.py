@@ -20,9 +20,11 @@ Classifier = torch.nn.Module
 class Stateful(Protocol):
     """Something a checkpoint can hold."""
 
-    def state_dict(self) -> dict[str, Any]: ...
+    def state_dict(self) -> dict[str, Any]:
+        """The state by name, as tensors and plain numbers."""
 
-    def load_state_dict(self, state: dict[str, Any]) -> object: ...
+    def load_state_dict(self, state: dict[str, Any]) -> object:
+        """Take over such a state, in place."""
 
 
 class Attack(Protocol):
@@ -39,7 +41,8 @@ class Attack(Protocol):
         *,
         radius_scale: Tensor | None = None,
         generator: Randomness = None,
-    ) -> Tensor: ...
+    ) -> Tensor:
+        """Images (B, C, H, W) in [0, 1], near x."""
 
 
 class BallAttack(Attack, Protocol):
@@ -81,9 +84,11 @@ class Objective(Protocol):
         radius_scale: Tensor | None = None,
         target: Tensor | None = None,
         generator: Randomness = None,
-    ) -> Tensor: ...
+    ) -> Tensor:
+        """The images to train on, made from x."""
 
-    def losses(self, model: Classifier, x: Tensor, x_adv: Tensor, y: Tensor) -> Losses: ...
+    def losses(self, model: Classifier, x: Tensor, x_adv: Tensor, y: Tensor) -> Losses:
+        """Per-sample losses on the clean images and on those of `perturb`."""
 
 
 @dataclass(frozen=True)
@@ -180,4 +185,5 @@ class ClassStrategy(Stateful, Protocol):
 
     weights: ClassWeights
 
-    def update(self, train: ClassStats, valid: ClassStats) -> None: ...
+    def update(self, train: ClassStats, valid: ClassStats) -> None:
+        """Set the weights after an epoch, from its tables of training and of validation images."""

@@ -124,7 +124,8 @@ def test_another_word_is_refused(tmp_path: Path) -> None:
 
 @pytest.mark.skipif(shutil.which("make") is None, reason="make is not installed")
 def test_make_installs_as_much_as_is_needed(tmp_path: Path) -> None:
-    """`make demo` the package, `make test` the test tools; a second call nothing, and with TORCH=... again."""
+    """`make demo` the package, `make test` the test tools, `make docs` those of the site; a second call nothing, and
+    with TORCH=... again."""
     shutil.copy(ROOT / "Makefile", tmp_path)
     for name in ("pyproject.toml", "constraints.txt"):
         (tmp_path / name).touch()
@@ -141,3 +142,5 @@ def test_make_installs_as_much_as_is_needed(tmp_path: Path) -> None:
     assert make("setup") == [".venv test"]
     assert make("setup") == []
     assert make(".venv/.installed-demo") == []
+    assert make(".venv/.installed-docs") == [".venv docs"]
+    assert make(".venv/.installed-docs") == []

@@ -1,7 +1,6 @@
 """Every example runs, with small limits; the pair of loops differs in the three lines alone."""
 
 import difflib
-import importlib.util
 import shlex
 import sys
 from collections.abc import Iterator
@@ -14,6 +13,7 @@ import torch
 from numpy.typing import NDArray
 
 import worstclass
+from scripts import load_script
 from tiny import write_tiny_npz
 from worstclass.cli import main as cli
 from worstclass.files import read_json
@@ -32,12 +32,7 @@ THREE_LINES = [
 
 def load(name: str) -> Any:
     """An example as a module."""
-    spec = importlib.util.spec_from_file_location(name, EXAMPLES / f"{name}.py")
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
+    return load_script(EXAMPLES / f"{name}.py")
 
 
 @pytest.fixture(autouse=True)
@@ -228,6 +223,16 @@ def test_add_a_dataset(tmp_path: Path) -> None:
     assert run.class_names == ["across", "down", "slanted"]
     assert len(run.log) == 1
     assert run.load_model("last")[1] == 1
+
+
+def test_photos(tmp_path: Path) -> None:
+    """The folder has the images of the data set, to the bit."""
+    load("photos").main(tmp_path / "photos", per_class=3)
+    written, source = worstclass.open_source(f"folder:{tmp_path / 'photos'}"), worstclass.open_source("fashion-mini")
+    assert sorted(written.class_names) == sorted(source.class_names)
+    images, wanted = written.read("test"), source.read("test")
+    k = written.class_names.index("bag")
+    assert torch.equal(images.x[images.y == k], wanted.x[wanted.y == source.class_names.index("bag")][:3])
 
 
 def test_own_model(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -63,6 +63,7 @@ def names_of(dataset: Any) -> tuple[str, ...] | None:
 
 
 def gather(loader: DataLoader[Any]) -> Images:
+    """All batches of a loader as one set of images."""
     images, labels = [], []
     for batch in loader:
         if not isinstance(batch, tuple | list) or len(batch) < 2 or not isinstance(batch[0], Tensor):

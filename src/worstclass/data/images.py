@@ -42,9 +42,11 @@ class Images:
         return len(self.y)
 
     def to(self, device: torch.device | str) -> "Images":
+        """The same images on another device."""
         return Images.unchecked(self.x.to(device), self.y.to(device))
 
     def select(self, index: Tensor) -> "Images":
+        """The rows of an index or of a mask (N,)."""
         return Images.unchecked(self.x[index], self.y[index])
 
     def class_counts(self, num_classes: int) -> Tensor:

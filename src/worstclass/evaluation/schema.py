@@ -12,6 +12,8 @@ AttackName = Annotated[str, AfterValidator(check_attack_name)]
 
 
 class FindingRecord(Record):
+    """One check of a card."""
+
     model_config = ConfigDict(extra="forbid")
 
     name: str
@@ -21,6 +23,8 @@ class FindingRecord(Record):
 
 
 class ColumnRecord(Record):
+    """The measures under one attack."""
+
     attack: str = ""
 
 

@@ -9,6 +9,7 @@ STAGES = ((64, 1), (128, 2), (256, 2), (512, 2))  # (width, stride), two blocks 
 
 
 def conv3x3(channels_in: int, channels_out: int, stride: int = 1) -> nn.Conv2d:
+    """A 3x3 convolution that keeps the size of the image, without bias."""
     return nn.Conv2d(channels_in, channels_out, 3, stride, padding=1, bias=False)
 
 

@@ -30,6 +30,7 @@ class Run:
 
     @property
     def class_names(self) -> list[str]:
+        """The names of its K classes, by label."""
         return list(self.about["class_names"])
 
     @property

@@ -10,6 +10,8 @@ from worstclass.records import ClassNames, Count, Finite, Record
 
 
 class EngineRecord(Record):
+    """How and where a run was trained."""
+
     fast: bool
     precision: str
     device: str
@@ -19,6 +21,8 @@ class EngineRecord(Record):
 
 
 class ResumedRecord(Record):
+    """A continuation of a run, and its engine."""
+
     engine: EngineRecord
 
 
@@ -49,6 +53,8 @@ class RunRecord(Record):
 
 
 class ValidRecord(Record):
+    """Robust accuracy on validation images, of a line of the log."""
+
     robust_accuracy: Finite
     worst_robust_accuracy: Finite
 

@@ -83,6 +83,7 @@ class ClassHedge:
         return {"cumulative_cost": self._hedge.cumulative_cost.clone()}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Take over the state of another, of as many classes."""
         _check_state(state, self.state_dict())
         self._hedge.cumulative_cost.copy_(state["cumulative_cost"])
         self._by_class.copy_(self._sample_weights())
@@ -153,6 +154,7 @@ class ClassGuard:
         return {name: value.cpu().clone() if isinstance(value, Tensor) else value for name, value in state.items()}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Take over the state of another, of as many classes."""
         _check_state(state, self.state_dict())
         self._tally.copy_(state["tally"])
         self._learner.load_state_dict({name: value for name, value in state.items() if name != "tally"})

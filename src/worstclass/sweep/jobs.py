@@ -57,6 +57,7 @@ def check_jobs(jobs: Sequence[Job], setup: Setup, notify: Notify | None = None) 
 
 
 def refuse_other_recipe(run: Run, config: Config) -> None:
+    """Raise if the folder holds a run of another recipe."""
     changed = [
         f"{key} = {getattr(run.config, key)}, here {getattr(config, key)}" for key in differing_keys(run.config, config)
     ]

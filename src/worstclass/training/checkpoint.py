@@ -22,6 +22,8 @@ HEADER = "worstclass"  # one key only: the header then has one order, and equal 
 
 
 class BestRecord(Record):
+    """The epoch that is kept so far, and its score."""
+
     epoch: Count
     score: list[Finite]
 
