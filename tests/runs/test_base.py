@@ -26,12 +26,14 @@ from worstclass.runs.base import (
     choose,
     mixed,
     predictions,
+    standard_error,
     verdict,
 )
 from worstclass.runs.run import Run, open_run
 from worstclass.runs.saver import ABOUT, LAST, SELECTED
 from worstclass.runs.train import train_run
 from worstclass.runs.warm_start import parse_fork
+from worstclass.strategies.guarded import PRIOR
 from worstclass.sweep.jobs import is_trained
 from worstclass.training.checkpoint import SELECTED_PART, load_tensors, section, weights_of
 
@@ -58,14 +60,17 @@ accuracies = st.floats(0, 1)
 
 
 @pytest.mark.fast
-@given(pairs=st.lists(st.tuples(accuracies, accuracies), min_size=5, max_size=5), budget=st.floats(0, 1))
-def test_what_ships_is_within_the_budget_and_its_price(pairs: list[tuple[float, float]], budget: float) -> None:
-    readings = [Reading(mix, *pair) for mix, pair in zip(MIXES, pairs, strict=True)]
+@given(
+    rows=st.lists(st.tuples(accuracies, accuracies, st.floats(0, 0.1)), min_size=len(MIXES), max_size=len(MIXES)),
+    budget=st.floats(0, 1),
+)
+def test_what_ships_is_within_the_budget_and_its_price(rows: list[tuple[float, float, float]], budget: float) -> None:
+    readings = [Reading(mix, *row) for mix, row in zip(MIXES, rows, strict=True)]
     base, shipped = readings[0], choose(readings, budget)
 
     def allowed(reading: Reading) -> bool:
         given_up = base.average - reading.average
-        return given_up <= budget and reading.tail - base.tail >= PRICE * max(given_up, 0)
+        return max(given_up, 0) - reading.error <= budget and reading.tail - base.tail >= PRICE * max(given_up, 0)
 
     assert shipped is base or allowed(shipped)
     assert shipped.tail >= base.tail
@@ -78,6 +83,30 @@ def test_a_run_that_only_costs_is_not_shipped() -> None:
     assert choose([Reading(0.0, 0.5, 0.2), Reading(1.0, 0.46, 0.27)], 1.0).mix == 0  # 4 points buy 7
     assert choose([Reading(0.0, 0.5, 0.2), Reading(1.0, 0.46, 0.29)], 1.0).mix == 1
     assert choose([Reading(0.0, 0.5, 0.2), Reading(1.0, 0.46, 0.29)], 0.03).mix == 0
+
+
+@pytest.mark.fast
+def test_the_budget_is_held_as_far_as_validation_can_tell() -> None:
+    """Four points and a half are over a budget of 3 with an error of 1, and not shown to be with one of 2."""
+    readings = [Reading(0.0, 0.5, 0.2), Reading(1.0, 0.455, 0.4, 0.01)]
+    assert choose(readings, 0.03).mix == 0
+    assert choose([readings[0], readings[1]._replace(error=0.02)], 0.03).mix == 1
+
+
+@pytest.mark.fast
+def test_the_error_is_that_of_repeated_validation() -> None:
+    """Images are drawn again and again; each network is right with its own chance, whatever the other does."""
+    draw, images = torch.Generator().manual_seed(0), torch.tensor([5, 20, 200])
+    y = torch.repeat_interleave(torch.arange(3), images)
+    shrink = images / (images + PRIOR)
+    gaps, errors = [], []
+    for _ in range(2000):
+        right = torch.rand(2, len(y), generator=draw) < 0.5
+        found = torch.where(right, y, 3)
+        by_class = torch.stack([(right[0].double() - right[1].double())[y == k].mean() for k in range(3)])
+        gaps.append((shrink * by_class).mean())
+        errors.append(standard_error(y, found[0], found[1], 3))
+    assert float(torch.stack(gaps).std()) == pytest.approx(sum(errors) / len(errors), rel=0.05)
 
 
 @pytest.mark.fast
