@@ -3,14 +3,12 @@
 import html
 import importlib
 import importlib.util
-import io
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from rich import box
-from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
@@ -21,6 +19,7 @@ from worstclass.evaluation.outcomes import Outcomes
 from worstclass.evaluation.targets import check_comparable, load_card, load_outcomes, save_evaluation
 from worstclass.metrics import Measure
 from worstclass.radius import show_radius
+from worstclass.report.markup import plain_text
 from worstclass.report.results import Result, attack_title, strongest_attack
 from worstclass.report.tables import percent, weakest
 
@@ -28,7 +27,6 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 SHOWN_CLASSES = 12  # of many, the weakest
-WIDTH = 1000  # nothing is cut
 WORDS = ("Attack", "Class", "Which")
 
 
@@ -236,11 +234,7 @@ def _text(block: _Block) -> str:
         table.add_column(Text(visible(name)), justify="left" if name in WORDS else "right", no_wrap=True)
     for row in block.rows:
         table.add_row(*(Text(visible(cell)) for cell in row))  # names are not markup
-    console = Console(file=io.StringIO(), width=WIDTH, color_system=None)
-    console.print(table)
-    file = console.file
-    assert isinstance(file, io.StringIO)
-    return "\n".join(line.rstrip() for line in file.getvalue().splitlines()).strip("\n")
+    return plain_text(table)
 
 
 def _html(block: _Block) -> str:

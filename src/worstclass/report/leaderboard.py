@@ -5,13 +5,12 @@ import io
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
-from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
 from worstclass.errors import visible
 from worstclass.report.groups import Group, by_worst
-from worstclass.report.markup import latex_table, markdown_table
+from worstclass.report.markup import latex_table, markdown_table, plain_text
 from worstclass.report.results import attack_title
 from worstclass.report.tables import TENTH, TENTH_NOTE, number, percent
 
@@ -113,9 +112,7 @@ def render_leaderboard(groups: Sequence[Group], attacks: Sequence[str], kind: st
 
 
 def _text(groups: Sequence[Group], attacks: Sequence[str]) -> str:
-    table, buffer = leaderboard_table(groups, attacks, "Over seeds"), io.StringIO()
-    Console(file=buffer, width=Console(width=1000).measure(table).maximum).print(table)
-    return "\n".join(line.rstrip() for line in buffer.getvalue().splitlines()) + "\n"
+    return plain_text(leaderboard_table(groups, attacks, "Over seeds")) + "\n"
 
 
 def _markdown(groups: Sequence[Group], attacks: Sequence[str]) -> str:
