@@ -28,7 +28,9 @@ def shown(name: str, folder: Path) -> list[list[list[str]]]:
     """Run a notebook in a folder. Of each code cell the kinds of its outputs: `[["image/png", "text/plain"]]` is one
     picture, `[["stdout"]]` printed lines."""
     notebook = nbformat.read(NOTEBOOKS / f"{name}.ipynb", as_version=4)
-    NotebookClient(notebook, timeout=300, resources={"metadata": {"path": str(folder)}}).execute()
+    NotebookClient(
+        notebook, timeout=300, coalesce_streams=True, resources={"metadata": {"path": str(folder)}}
+    ).execute()
     cells = [cell for cell in notebook.cells if cell.cell_type == "code"]
     return [[sorted(each["data"]) if "data" in each else [each["name"]] for each in cell.outputs] for cell in cells]
 

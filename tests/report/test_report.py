@@ -27,12 +27,13 @@ from worstclass.errors import UserError
 from worstclass.evaluation.outcomes import Outcomes
 from worstclass.evaluation.targets import evaluate_target, model_target, run_target
 from worstclass.files import read_json, write_json
+from worstclass.percentages import percent_interval
 from worstclass.radius import show_radii, show_radius
 from worstclass.report import figures, group_results, headline, load_results, rich_table, write_report
 from worstclass.report.answer import answers, comparison
 from worstclass.report.gallery import make_gallery
 from worstclass.report.page import page_data
-from worstclass.report.tables import notes, number, percent, rows
+from worstclass.report.tables import notes, number, rows
 from worstclass.runs.run import open_run
 from worstclass.runs.saver import ABOUT
 from worstclass.runs.train import train_run
@@ -505,6 +506,6 @@ def test_a_radius_is_written_as_the_field_does() -> None:
 
 
 def test_numbers_in_words() -> None:
-    assert percent({"value": 0.612, "low": 0.5941, "high": 0.63}) == "61.2 [59.4, 63.0]"
+    assert percent_interval({"value": 0.612, "low": 0.5941, "high": 0.63}) == "61.2 [59.4, 63.0]"
     assert number({"value": 0.7, "low": 0.5, "high": None}, 2, sign=True) == "+0.70 [+0.50, inf]"
     assert number({"value": None, "low": -2.0, "high": None}, 2, sign=True) == "undefined"
