@@ -67,9 +67,9 @@ def _folders() -> Iterator[Path]:
 def _from_description(dataset: str, threat: str, model: str) -> dict[str, str] | None:
     """A row of the tables, below `### CIFAR-10` and `#### Linf, eps=8/255`."""
     with suppress(metadata.PackageNotFoundError):
-        about = metadata.metadata("robustbench")
-        here, eps, columns = "", "", []
-        for line in str(about.get_payload() or about.get("Description", "")).splitlines():
+        text = metadata.distribution("robustbench").read_text("METADATA") or ""
+        here, eps, columns = "", "", [""]
+        for line in text.splitlines():
             if heading := re.match(r"###\s+([\w-]+)\s*$", line):
                 here, eps = heading[1].replace("-", "").lower(), ""
             elif line.startswith("####"):
