@@ -2,13 +2,9 @@
 
 import json
 import math
-import os
-import re
-import tomllib
-from collections.abc import Iterable, Mapping
-from importlib import resources
+from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeVar, get_args
+from typing import TYPE_CHECKING, Annotated, Any, Literal, get_args
 
 from pydantic import (
     AfterValidator,
@@ -21,12 +17,43 @@ from pydantic import (
     model_validator,
 )
 
-from worstclass.errors import UserError, shown, unknown
-from worstclass.files import clean_errors, read_text
+from worstclass.errors import UserError, unknown
+from worstclass.fields import (
+    NotNegative,
+    Number,
+    Positive,
+    Share,
+    Whole,
+    explain,
+    parse_number,
+    refuse_single,
+    validate,
+)
 from worstclass.methods import METHODS, ObjectiveName, check_method
 from worstclass.names import RECIPE, Norm, check_data_name, check_model_name
 from worstclass.owners import check_owners, is_used
 from worstclass.radius import check_radius, trades_step
+from worstclass.recipe_files import parse_settings, parse_toml, read_recipe, recipe_comment, recipe_names
+
+__all__ = [
+    "DEFAULTS",
+    "Config",
+    "differing_keys",
+    "load_config",
+    "make_config",
+    "merge",
+    "parse_number",
+    "parse_settings",
+    "parse_toml",
+    "parse_value",
+    "read_recipe",
+    "read_stored",
+    "recipe_comment",
+    "recipe_names",
+    "stored_recipe",
+    "to_toml",
+    "validate",
+]
 
 if TYPE_CHECKING:  # what needs torch is imported where it is made: a recipe is checked without
     import torch
@@ -36,42 +63,6 @@ if TYPE_CHECKING:  # what needs torch is imported where it is made: a recipe is 
 
 MethodName = Annotated[str, AfterValidator(check_method)]
 Select = Literal["worst-accuracy", "worst-tenth", "worst-loss", "average", "last"]
-Model = TypeVar("Model", bound=BaseModel)
-MAX_RECIPE = 2**15  # bytes of a recipe or a sweep; a key of n dots costs n * n to read
-
-
-def parse_number(value: object) -> object:
-    """`"8/255"` as a number; anything else is left to the validator."""
-    if isinstance(value, bool):
-        raise ValueError(f"{str(value).lower()} is not a number")
-    if isinstance(value, str):
-        numerator, slash, denominator = value.partition("/")
-        try:
-            return float(numerator) / float(denominator) if slash else float(numerator)
-        except (ValueError, ZeroDivisionError):
-            raise ValueError(f"{shown(value)} is not a number such as 0.1, 1e-3 or 8/255") from None
-    return value
-
-
-def refuse_bool(value: object) -> object:
-    """`true` is not 1."""
-    if isinstance(value, bool):
-        raise ValueError(f"{str(value).lower()} is not a whole number")
-    return value
-
-
-def _refuse_single(value: object) -> object:
-    """A list has brackets, even around a single number."""
-    if not isinstance(value, list | tuple):
-        raise ValueError(f"{shown(value)} is not a list such as [0.75, 0.9]")
-    return value
-
-
-Whole = Annotated[int, BeforeValidator(refuse_bool), Field(gt=-(2**128), lt=2**128)]
-Number = Annotated[float, BeforeValidator(parse_number), Field(allow_inf_nan=False)]
-Positive = Annotated[Number, Field(gt=0)]
-NotNegative = Annotated[Number, Field(ge=0)]
-Share = Annotated[Number, Field(gt=0, lt=1)]
 
 
 class Config(BaseModel):
@@ -91,7 +82,7 @@ class Config(BaseModel):
     batch_size: Whole = Field(128, ge=1, description="images a step")
     lr: Positive = Field(0.1, description="learning rate lambda")
     schedule: Literal["piecewise", "cosine", "one-cycle"] = Field("piecewise", description="learning-rate schedule")
-    lr_milestones: Annotated[tuple[Positive, ...], BeforeValidator(_refuse_single)] = Field(
+    lr_milestones: Annotated[tuple[Positive, ...], BeforeValidator(refuse_single)] = Field(
         (0.75, 0.9, 1.0), description="fractions of the epochs, in (0, 1], at which the learning rate decays"
     )
     lr_decay: Positive = Field(0.1, description="factor on the learning rate at each milestone")
@@ -137,7 +128,7 @@ class Config(BaseModel):
     early_attack_steps: tuple[Annotated[Whole, Field(ge=1)], ...] = Field(
         (), description="numbers of steps before that, each until the next of attack_milestones"
     )
-    attack_milestones: Annotated[tuple[Share, ...], BeforeValidator(_refuse_single)] = Field(
+    attack_milestones: Annotated[tuple[Share, ...], BeforeValidator(refuse_single)] = Field(
         (), description="fractions of the epochs at which the next number of steps begins"
     )
     attack_step_size: Positive | None = Field(
@@ -241,9 +232,7 @@ class Config(BaseModel):
         reach = self.attack_steps * self.step_size
         if self.base_objective != "natural" and reach < self.eps * (1 - 1e-9):  # 7 * 0.1 is not quite 0.7
             needed = self.eps / self.attack_steps
-            digit = 10.0 ** (
-                math.floor(math.log10(needed)) - 2
-            )  # the third: rounded up, so that it can be taken as it is
+            digit = 10.0 ** (math.floor(math.log10(needed)) - 2)  # the third, rounded up: it can be taken as it is
             raise ValueError(
                 f"attack_steps = {self.attack_steps} of attack_step_size = {self.step_size:.3g} reach {reach:.3g}, "
                 f"less than eps = {self.eps:.3g}: take more steps, or an attack_step_size "
@@ -360,54 +349,6 @@ def read_stored(folder: Path) -> dict[str, Any]:
     return stored_recipe(read_recipe(str(folder / RECIPE)))
 
 
-def recipe_names() -> list[str]:
-    """The names of the recipes that ship with the package."""
-    folder = resources.files("worstclass") / "recipes"
-    return sorted(entry.name.removesuffix(".toml") for entry in folder.iterdir() if entry.name.endswith(".toml"))
-
-
-def read_recipe(recipe: str) -> dict[str, Any]:
-    """The keys of a recipe: a path to a TOML file, or the name of a shipped one."""
-    if os.path.isfile(recipe):  # False, not an error, for a name longer than a file's may be
-        text = read_text(Path(recipe), MAX_RECIPE)
-    elif recipe in recipe_names():
-        text = (resources.files("worstclass") / "recipes" / f"{recipe}.toml").read_text("utf-8")
-    elif recipe.endswith(".toml") or "/" in recipe:
-        raise UserError(f"no recipe at {recipe}.")
-    else:
-        hint = str(unknown("recipe", recipe, recipe_names())).split(" Allowed:")[0]
-        raise UserError(f"{hint} `worstclass recipes` lists the shipped ones; a path to a TOML file works too.")
-    return parse_toml(text, recipe)
-
-
-def parse_toml(text: str, where: object) -> dict[str, Any]:
-    """TOML as Python values, or one line that says what is wrong with it."""
-    with clean_errors(f"{where} is not valid TOML"):
-        return tomllib.loads(text)
-
-
-def recipe_comment(name: str) -> str:
-    """The first line of a shipped recipe: what it is."""
-    text = (resources.files("worstclass") / "recipes" / f"{name}.toml").read_text("utf-8")
-    return text.splitlines()[0].removeprefix("# ")
-
-
-def parse_settings(settings: Iterable[str]) -> dict[str, Any]:
-    """`key=value` settings of the command line; values are TOML, or plain words."""
-    values: dict[str, Any] = {}
-    for setting in settings:
-        key, equals, text = setting.partition("=")
-        if not equals or not key:
-            raise UserError(f"'{setting}' is not a setting of the form key=value.")
-        try:
-            values[key.strip()] = tomllib.loads(f"value = {text}")["value"]
-        except (ValueError, RecursionError):  # no TOML; or too many digits, or brackets
-            word = text.strip()
-            bare = re.fullmatch(r"\[([^][\"']*)\]", word)  # a list of plain words, such as [2/3, 0.9]
-            values[key.strip()] = [part.strip() for part in bare[1].split(",")] if bare else word
-    return values
-
-
 def make_config(values: Mapping[str, Any], where: str = "") -> Config:
     """Validate; what is wrong is one line that names the key, the value and what is allowed."""
     return validate(Config, values, where)
@@ -420,7 +361,7 @@ def parse_value(key: str, value: object) -> Any:
     try:
         return TypeAdapter(kind).validate_python(value)
     except ValidationError as error:
-        raise UserError(_explain(key, error.errors()[0])) from None
+        raise UserError(explain(key, error.errors()[0])) from None
 
 
 def merge(recipe: Mapping[str, Any], settings: Mapping[str, Any]) -> dict[str, Any]:
@@ -433,20 +374,6 @@ def merge(recipe: Mapping[str, Any], settings: Mapping[str, Any]) -> dict[str, A
 def load_config(recipe: str, /, **settings: Any) -> Config:
     """A recipe, by its name or its path, with settings of your own: `load_config("cifar10-resnet18-wat", seed=2)`."""
     return make_config(merge(read_recipe(recipe), settings), "" if settings else recipe)
-
-
-def validate(kind: type[Model], values: Mapping[str, Any], where: str = "") -> Model:
-    """Values as a model of this kind; what is wrong is one line, of the file `where`."""
-    prefix = f"{where}: " if where else ""
-    for key in values:
-        if key not in kind.model_fields:
-            raise UserError(prefix + str(unknown("key", key, kind.model_fields)))
-    try:
-        return kind.model_validate(dict(values))
-    except ValidationError as error:
-        first = error.errors()[0]
-        key = str(first["loc"][0]) if first["loc"] else ""
-        raise UserError(prefix + _explain(key, first)) from None
 
 
 def differing_keys(*configs: Config) -> list[str]:
@@ -469,16 +396,3 @@ def to_toml(config: Config) -> str:
             text = repr(value)
         lines.append(f"{key} = {text}")
     return "\n".join(lines) + "\n"
-
-
-def _explain(key: str, error: Any) -> str:
-    context = error.get("ctx", {})
-    cause = context.get("error")
-    if error["type"] == "literal_error":
-        allowed = [word.strip(" '") for word in context["expected"].replace(" or ", ", ").split(",")]
-        given = error["input"]
-        return str(unknown(key, given if isinstance(given, str) else shown(given), allowed))
-    if isinstance(cause, Exception):
-        text = str(cause).removesuffix(".") + "."
-        return text if not key or text.startswith(("unknown ", f"{key} '", f"{key} = ")) else f"{key}: {text}"
-    return f"{key} = {shown(error['input'])}: {error['msg'][0].lower()}{error['msg'][1:]}."

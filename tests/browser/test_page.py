@@ -4,6 +4,7 @@ import itertools
 import json
 import re
 from collections.abc import Iterator
+from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +19,7 @@ from chromium import NEEDS_CHROMIUM, contrast, start
 from tiny import tiny_config, write_tiny_npz
 from worstclass.config import make_config, read_recipe
 from worstclass.evaluation.targets import evaluate_target, run_target
+from worstclass.percentages import percent
 from worstclass.report import load_results, write_report
 from worstclass.runs.run import open_run
 from worstclass.runs.train import train_run
@@ -265,3 +267,11 @@ def test_names_are_words_and_never_code(browser: webdriver.Chrome, tmp_path: Pat
     assert [entry for entry in browser.get_log("browser") if entry["level"] == "SEVERE"] == []
     assert any(label.startswith(NASTY) for label in bars(browser))
     assert any(label.startswith("{{ 7 * 7 }}") for label in bars(browser))
+
+
+def test_the_page_rounds_as_python_does(browser: webdriver.Chrome) -> None:
+    """Every share of up to 400 images: among them are ties, which toFixed alone would take up."""
+    script = files("worstclass.report").joinpath("charts.js").read_text()
+    (rule,) = re.findall(r"^const percent = .*$", script, re.MULTILINE)
+    shares = sorted({k / n for n in range(1, 401) for k in range(n + 1)})
+    assert browser.execute_script(f"{rule} return arguments[0].map(percent);", shares) == [percent(x) for x in shares]

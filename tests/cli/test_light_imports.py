@@ -1,6 +1,7 @@
 """Help, errors and completion answer at once: they import no torch, nor anything else that takes a second."""
 
 import json
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -172,3 +173,17 @@ def test_import_worstclass_imports_nothing() -> None:
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
     assert (done.stdout, done.stderr) == ("[]\n", "")
+
+
+def test_the_backend_of_a_notebook_is_not_the_commands(here: Path) -> None:
+    """A notebook hands its Matplotlib backend on to `!worstclass`, which may be installed where there is none of it."""
+    program = (
+        "import contextlib, sys\n"
+        "from worstclass.cli.main import main\n"
+        "sys.argv = ['worstclass', '--version']\n"
+        "with contextlib.suppress(SystemExit):\n"
+        "    main()\n"
+        "import matplotlib\n"
+    )
+    environment = {**os.environ, "MPLBACKEND": "module://not_installed.backend_inline"}
+    subprocess.run([sys.executable, "-c", program], cwd=here, env=environment, timeout=60, check=True)

@@ -30,7 +30,9 @@ def lines_of(capsys: pytest.CaptureFixture[str]) -> list[str]:
     return re.sub(r"\d+:\d\d", "M:SS", capsys.readouterr().out).splitlines()
 
 
-def test_what_is_captured_is_no_terminal() -> None:
+def test_what_is_captured_is_no_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert isinstance(watch(), Lines)
+    monkeypatch.setenv("FORCE_COLOR", "1")  # as notebooks do for the commands in their cells: colours, but no terminal
     assert isinstance(watch(), Lines)
 
 

@@ -1,9 +1,5 @@
 """One call: the same numbers whatever holds the images, exact ones where they are known, and every word before it."""
 
-import importlib
-import json
-import sys
-import types
 from pathlib import Path
 from typing import Any
 
@@ -15,24 +11,18 @@ from torch import Tensor, nn
 from torch.utils.data import DataLoader, Dataset, IterableDataset, Subset, TensorDataset
 
 import worstclass as wc
-from odd_models import Detached, Discrete, Mixing, Probabilities, Random, Wrapped
 from oracles import Linear, interior_batch, smallest_margin, unchanged
 from robust_cnn import load_cnn
 from tiny import write_tiny_npz
-from worstclass.auditing.audit import OTHERS, TRAINING, attack_names, audit_target, sampled
+from worstclass.auditing.audit import OTHERS, attack_names, audit_target, sampled
 from worstclass.auditing.data import read_data, stratified_rows
-from worstclass.auditing.gate import parse_gate
-from worstclass.auditing.preflight import preflight
 from worstclass.auditing.result import AuditResult
 from worstclass.data import Images, open_source, to_float
 from worstclass.errors import UserError
 from worstclass.evaluation import outcomes as outcomes_module
 from worstclass.evaluation.evaluate import Event
-from worstclass.evaluation.targets import CARD, OUTCOMES, PROGRESS, Target
-from worstclass.files import read_json
-from worstclass.metrics import compare
-from worstclass.models import Normalized, SmallCNN
-from worstclass.report import load_results
+from worstclass.evaluation.targets import PROGRESS, Target
+from worstclass.models import SmallCNN
 from worstclass.runs.run import fingerprint
 
 EPS = 0.05
@@ -253,134 +243,6 @@ def test_wrong_arguments_are_refused_in_a_line(images: Images, model: SmallCNN, 
         wc.audit(load_cnn("robust_cnn", 10), data, attacks="natural")
 
 
-# --- preflight ---
-
-
-def lines(model: nn.Module, images: Images, **options: Any) -> dict[str, tuple[str, bool]]:
-    found = preflight(model.eval(), images, num_classes=3, eps=EPS, **options)
-    return {line.name: (line.text, line.error) for line in found}
-
-
-class LogProbabilities(Probabilities):
-    def forward(self, x: Tensor) -> Tensor:
-        return super().forward(x).log()
-
-
-class Expects(Wrapped):
-    """Expects images normalised by a mean and std; given those, it is the model."""
-
-    def __init__(self, model: nn.Module, mean: float, std: float) -> None:
-        super().__init__(model)
-        self.mean, self.std = mean, std
-
-    def forward(self, x: Tensor) -> Tensor:
-        return self.logits(x * self.std + self.mean)
-
-
-class Constant(nn.Module):
-    """One answer to everything."""
-
-    def forward(self, x: Tensor) -> Tensor:
-        return torch.tensor([1.0, 0, 0]).expand(len(x), 3) + 0 * x.flatten(1)[:, :3]
-
-
-def test_a_sound_model_passes_without_a_word(model: SmallCNN, images: Images) -> None:
-    with unchanged(model):
-        assert lines(model, images) == {}
-
-
-@pytest.mark.parametrize(
-    ("wrap", "name", "text", "error"),
-    [
-        (Probabilities, "logits", "outputs are probabilities", True),
-        (LogProbabilities, "logits", "outputs are log-probabilities", False),
-        (Detached, "gradients", "no gradient leads from the logits to the images", True),
-        (Discrete, "gradients", "no gradient leads", True),
-        (Random, "deterministic", "use autoattack-rand", False),
-        (Mixing, "one-by-one", "depend on the others in its batch", False),
-        (lambda model: Constant(), "accuracy", "clean accuracy is 33.3%", True),
-    ],
-)
-def test_each_line_of_the_preflight(
-    wrap: Any, name: str, text: str, error: bool, model: SmallCNN, images: Images
-) -> None:
-    found = lines(wrap(model), images)
-    assert text in found[name][0]
-    assert found[name][1] is error
-    assert "\n" not in found[name][0]
-
-
-def test_black_box_attacks_need_no_gradients(model: SmallCNN, images: Images) -> None:
-    assert lines(Detached(model), images, attacks=["square"])["gradients"][1] is False
-    assert lines(Detached(model), images, attacks=["square", "pgd-20"])["gradients"][1] is True
-
-
-def test_normalisation_twice_or_not_at_all_is_suspected(model: SmallCNN, images: Images) -> None:
-    """A model that standardises images and one that expects it of others are one function, given what each needs."""
-    x = to_float(images.x)
-    std, mean = torch.std_mean(x.double())
-    expects = Expects(model, float(mean), float(std))
-    given = Normalized(expects, [float(mean)], [float(std)])
-    assert torch.allclose(given.eval()(x), model(x), atol=1e-3)
-    assert "normalisation" not in {name.removeprefix("double-") for name in lines(given, images)}
-    assert "does the model expect them? Give mean and std." in lines(expects, images)["normalisation"][0]
-    twice = Normalized(given, [float(mean)], [float(std)])
-    assert "does the model normalise images itself" in lines(twice, images)["double-normalisation"][0]
-
-
-def test_mean_and_std_attack_in_the_range_of_images(model: SmallCNN, images: Images) -> None:
-    expects = Expects(model, 0.4, 0.5).eval()
-    plain = wc.audit(model, (images.x, images.y), EPS, attacks="pgd-5", checks=False)
-    given = wc.audit(expects, (images.x, images.y), EPS, attacks="pgd-5", mean=0.4, std=[0.5], checks=False)
-    assert given.under("natural")[0].value == plain.under("natural")[0].value
-    assert abs(given.average.value - plain.average.value) <= 2 / len(images)  # the same function, but for rounding
-    assert given.card["about"]["mean"] == pytest.approx([0.4])
-
-
-def test_normalisation_leaves_the_precision_of_a_model(model: SmallCNN, images: Images) -> None:
-    model.register_buffer("steps", torch.zeros(1, dtype=torch.float64))
-    with unchanged(model):
-        wc.audit(model, (images.x, images.y), EPS, attacks="natural", mean=0.0, std=1.0)
-    assert model.get_buffer("steps").dtype == torch.float64
-    assert {parameter.dtype for parameter in model.parameters()} == {torch.float32}
-
-
-def test_other_lines_of_the_preflight(model: SmallCNN, images: Images) -> None:
-    dark = Images(to_float(images.x) / 255, images.y)
-    assert "divided by 255 twice" in lines(model, dark)["range"][0]
-    two = images.select((images.y < 2).nonzero().squeeze(1))
-    assert lines(model, two)["classes"][0].startswith("1 of 3 classes have no images")
-    few = images.select(torch.tensor([0, 1]))
-    assert "not clearly above chance" in lines(model, few)["accuracy"][0]
-    assert "0.5 is customary" in lines(model, images, norm="l2")["radius"][0]
-
-    class Infinite(nn.Module):
-        def forward(self, x: Tensor) -> Tensor:
-            return x.flatten(1)[:, :3] / 0
-
-    assert lines(Infinite(), images)["finite"][1]
-
-
-def test_an_error_stops_before_the_first_attack_and_a_warning_is_heard(model: SmallCNN, images: Images) -> None:
-    events: list[Event] = []
-    pair = (images.x, images.y)
-    with pytest.raises(UserError, match=r"outputs are probabilities\..*Without checks the audit goes on"):
-        wc.audit(Probabilities(model).eval(), pair, EPS, attacks="pgd-2", notify=events.append)
-    assert events == []
-    heard: list[str] = []
-    model.train()
-    model.conv1.eval()
-    with unchanged(model):  # each layer keeps its mode
-        result = wc.audit(model, pair, EPS, attacks="natural", checks=False, on_note=heard.append)
-    assert heard == [TRAINING] == list(result.notes)
-    assert TRAINING in str(result)
-    with pytest.warns(UserWarning, match="training mode"):
-        wc.audit(model, pair, EPS, attacks="natural", checks=False)
-    assert result.card["columns"]["natural"]["average"]["value"] == float(
-        (model.eval()(to_float(images.x)).argmax(1) == images.y).double().mean()
-    )
-
-
 # --- the folder ---
 
 
@@ -440,94 +302,6 @@ def test_a_folder_of_something_else_is_refused(model: SmallCNN, images: Images, 
         wc.audit(mine, pair, EPS, attacks="natural", checks=False, cache=tmp_path / "turned", on_note=lambda line: None)
 
 
-# --- the result ---
-
-
-@pytest.fixture(scope="module")
-def result(images: Images) -> AuditResult:
-    names = ["<b>top</b>", "[red]middle", "bottom"]
-    return wc.audit(load_cnn("tiny_cnn", 3), (images.x, images.y), EPS, attacks="pgd-5", class_names=names, limit=45)
-
-
-def test_a_result_prints_and_shows_itself(result: AuditResult) -> None:
-    text = str(result)
-    assert text.splitlines()[0] == "SmallCNN on arrays: L-inf radius 0.05, 45 images, 3 classes"
-    assert f"Weakest class under PGD-5: {result.worst.name}" in text
-    assert all(name in text for name in ("<b>top</b>", "[red]middle", "bottom", "Natural", "PGD-5"))
-    assert f"{100 * result.average.value:.1f} [{100 * result.average.low:.1f}" in text
-    assert "strong-attack: run: pgd-5." in text
-    assert repr(result) == text
-    shown = result._repr_html_()
-    assert "&lt;b&gt;top&lt;/b&gt;" in shown
-    assert "<b>" not in shown
-    assert shown.count("<tr>") == 2 + 2 + 3
-    with pytest.raises(UserError, match="unknown attack 'pgd-6'"):
-        result.under("pgd-6")
-
-
-def test_the_strongest_of_attacks_without_a_rank_leaves_the_least(images: Images, model: SmallCNN) -> None:
-    """In whichever order they were asked for: a gate speaks of it."""
-    for attacks in (["pgd-5", "pgd-1"], ["pgd-1", "pgd-5"]):
-        found = wc.audit(model, (images.x, images.y), EPS, attacks=attacks, checks=False)
-        assert found.average.value == min(found.under(name)[0].value for name in found.card["columns"])
-
-
-def test_per_class_is_a_frame_where_pandas_is_there(result: AuditResult, monkeypatch: pytest.MonkeyPatch) -> None:
-    find = importlib.util.find_spec
-    monkeypatch.setattr(
-        importlib.util, "find_spec", lambda name, *rest: None if name == "pandas" else find(name, *rest)
-    )
-    rows = records(result)
-    assert [row["class"] for row in rows] == result.card["class_names"]
-    assert {row["images"] for row in rows} == {15}
-    assert all(row["pgd-5_low"] <= row["pgd-5"] <= row["pgd-5_high"] for row in rows)
-    monkeypatch.setattr(importlib.util, "find_spec", lambda name, *rest: object())
-    monkeypatch.setitem(sys.modules, "pandas", types.SimpleNamespace(DataFrame=lambda given: ("frame", given)))
-    assert result.per_class == ("frame", rows)
-
-
-def test_results_are_compared_image_by_image(result: AuditResult, images: Images, tmp_path: Path) -> None:
-    other = load_cnn("tiny_cnn", 3)
-    with torch.no_grad():
-        list(other.parameters())[-1][0] += 1.0  # the bias of the first class
-    names = result.card["class_names"]
-    options: dict[str, Any] = {"attacks": ["pgd-5", "fgsm"], "class_names": names, "limit": 45, "checks": False}
-    base = wc.audit(other, (images.x, images.y), EPS, **options)
-    found = result.compare(base)
-    assert list(found.columns) == ["natural", "pgd-5"]
-    expected = compare(
-        result.outcomes.labels, result.outcomes.predictions["pgd-5"], base.outcomes.predictions["pgd-5"], 3
-    )
-    assert found.columns["pgd-5"]["worst_difference"]["value"] == expected.worst_difference.value
-    assert found.columns["pgd-5"]["p_value"] == expected.p_value
-    assert "SmallCNN less SmallCNN" in str(found)
-    assert found._repr_html_().count("<tr>") == 3
-    base.save(tmp_path / "base")
-    assert result.compare(tmp_path / "base").columns == found.columns
-    elsewhere = wc.audit(other, (images.x, images.y), 0.1, **options)
-    with pytest.raises(UserError, match="with another eps"):
-        result.compare(elsewhere)
-
-
-def test_a_result_plots_saves_and_reports(result: AuditResult, tmp_path: Path) -> None:
-    figure = result.plot()
-    assert figure.axes[0].get_title(loc="left").startswith("PGD-5: accuracy of each class")
-    assert [label.get_text() for label in figure.axes[0].get_xticklabels()] == result.card["class_names"]
-    assert result.plot("natural").axes[0].get_title(loc="left").startswith("Natural")
-    result.save(tmp_path / "saved")
-    assert {path.name for path in (tmp_path / "saved").iterdir()} == {CARD, OUTCOMES}
-    assert read_json(tmp_path / "saved" / CARD) == json.loads(json.dumps(result.card))
-    (read,) = load_results([tmp_path / "saved"])
-    assert read.columns["pgd-5"]["worst"]["value"] == result.worst.value
-    assert AuditResult.load(tmp_path / "saved").average == result.average
-    result.save(tmp_path / "saved")
-    written = result.report(tmp_path / "page.html")
-    assert written[0] == tmp_path / "page.html"
-    page = written[0].read_text()
-    assert "PGD-5" in page
-    assert "<b>top" not in page
-
-
 def test_a_run_is_audited_on_a_part_of_its_images(images: Images, model: SmallCNN) -> None:
     about = {"model": "m", "data": "d", "part": "test", "images": fingerprint(images), "weights": "w"}
     target = Target(model, images, ["a", "b", "c"], EPS, "linf", about)
@@ -536,57 +310,3 @@ def test_a_run_is_audited_on_a_part_of_its_images(images: Images, model: SmallCN
     assert part.about["limit"] == len(part.images) == 9
     assert part.about["images"] != about["images"]
     assert audit_target(part, "natural", checks=False).card["images"] == 9
-
-
-# --- the gate ---
-
-
-@pytest.mark.parametrize(
-    ("text", "fails"),
-    [
-        ("worst < 0.3", True),
-        ("worst<0.2", False),
-        ("worst <= 20%", True),
-        ("worst.low < 0.1", True),
-        ("worst.high > .35", False),
-        ("average >= 0.5", True),
-        ("average < 50%", False),
-        ("worst-tenth < 0.25", True),
-        ("natural-worst < 0.8", True),
-        ("natural-average < 0.8", False),
-        ("natural-worst-tenth > 0.9", False),
-    ],
-)
-def test_a_gate(text: str, fails: bool) -> None:
-    def column(average: float, worst: float) -> dict[str, Any]:
-        def measure(value: float) -> dict[str, Any]:
-            return {"value": value, "low": value - 0.15, "high": value + 0.1}
-
-        lowest = measure(worst) | {"class": "shirt", "ties": 1}
-        return {"average": measure(average), "worst": lowest, "worst_tenth": measure(worst)}
-
-    card = {"columns": {"natural": column(0.9, 0.7), "pgd-20": column(0.5, 0.2)}}
-    line = parse_gate(text).failure(card, "pgd-20")
-    assert (line is not None) is fails
-    if line is not None:
-        assert "the weakest class is shirt" in line
-        assert line.startswith(f"{text}: ")
-
-
-@pytest.mark.parametrize(
-    ("text", "message"),
-    [
-        ("worst", "such as 'worst < 0.3'"),
-        ("worst == 0.3", "such as 'worst < 0.3'"),
-        ("worst < 0.3 or average < 0.5", "such as"),
-        ("__import__('os') < 1", "unknown measure"),
-        ("wurst < 0.3", "Did you mean 'worst'"),
-        ("worst.middle < 0.3", "unknown measure"),
-        ("worst < 30", "did you mean 30%"),
-        ("worst < -1", "such as"),
-        ("", "such as"),
-    ],
-)
-def test_a_gate_that_is_none(text: str, message: str) -> None:
-    with pytest.raises(UserError, match=message):
-        parse_gate(text)

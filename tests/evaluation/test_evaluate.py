@@ -12,16 +12,14 @@ import torch
 from safetensors.torch import save_file
 from torch import Tensor, nn
 
-from kills import kill_until_done
 from tiny import tiny_config, tiny_run, write_tiny_npz
 from worstclass.attacks import APGD, PGD, Ensemble, Square, pgd
 from worstclass.data import Images, open_source
 from worstclass.errors import AttackError, UserError
-from worstclass.evaluation import outcomes as outcomes_module
 from worstclass.evaluation.card import make_card
-from worstclass.evaluation.evaluate import Event, batch_that_fits, check_inside, evaluate, memory_of_a_gradient
-from worstclass.evaluation.outcomes import Outcomes, Progress
-from worstclass.evaluation.targets import CARD, OUTCOMES, PROGRESS, evaluate_target, load_card, model_target, run_target
+from worstclass.evaluation.evaluate import batch_that_fits, check_inside, evaluate, memory_of_a_gradient
+from worstclass.evaluation.outcomes import Outcomes
+from worstclass.evaluation.targets import CARD, OUTCOMES, evaluate_target, load_card, model_target, run_target
 from worstclass.files import read_json, write_json
 from worstclass.metrics import per_class_accuracy
 from worstclass.report import load_results
@@ -309,58 +307,6 @@ def test_anybodys_model(run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     assert theirs["columns"] == ours["columns"]
 
 
-def test_outcomes_refuse_other_files(tmp_path: Path) -> None:
-    np.savez(tmp_path / "x.npz", a=np.zeros(3))
-    with pytest.raises(UserError, match="no labels"):
-        Outcomes.load(tmp_path / "x.npz")
-
-
-def continue_evaluation(folder: Path, out: Path) -> None:
-    """What a new process does: the same evaluation, in small batches."""
-    evaluate_target(run_target(open_run(folder)), ["pgd-20", "apgd-t", "fab-t"], out, batch_size=8)
-
-
-def keep_on_evaluating(folder: Path, out: Path) -> None:
-    """The same, saved after each batch."""
-    outcomes_module.SAVE_EVERY = 0.0
-    continue_evaluation(folder, out)
-
-
-def test_an_evaluation_killed_at_any_moment(run: Run, tmp_path: Path) -> None:
-    """SIGKILL, again and again, until it is done: the same bytes as in peace, and nothing left over."""
-    whole, killed = tmp_path / "whole", tmp_path / "killed"
-    continue_evaluation(run.folder, whole)
-    kept: list[bool] = []
-    kills = kill_until_done(
-        keep_on_evaluating,
-        (run.folder, killed),
-        wait=0.2,
-        growth=1.3,
-        on_kill=lambda: kept.append((killed / PROGRESS).is_file()),
-    )
-    assert kills >= 3
-    assert any(kept)
-    for file in (CARD, OUTCOMES):
-        assert (whole / file).read_bytes() == (killed / file).read_bytes()
-    assert not (killed / PROGRESS).exists()
-
-
-def test_progress_of_something_else_is_not_continued(run: Run, tmp_path: Path) -> None:
-    """A damaged file is an error; one of another seed or version is started afresh."""
-    (tmp_path / PROGRESS).write_bytes(b"damaged")
-    with pytest.raises(UserError, match=r"progress\.npz"):
-        evaluate_target(run_target(run), ["apgd-ce"], tmp_path)
-    (tmp_path / PROGRESS).unlink()
-    stale = Progress(tmp_path / PROGRESS, "another seed")
-    stale.array(f"apgd-ce {Ensemble(attacks={'apgd-ce': APGD(eps=0.05)})!r} by", np.full(60, 0))
-    stale.save()
-    card = evaluate_target(run_target(run), ["apgd-ce"], tmp_path)
-    assert (
-        card["columns"]["apgd-ce"]
-        == evaluate_target(run_target(run), ["apgd-ce"], tmp_path / "b")["columns"]["apgd-ce"]
-    )
-
-
 def test_any_attack_with_a_ball_can_be_evaluated(run: Run) -> None:
     class Half:
         """Whitens, within its ball."""
@@ -395,36 +341,6 @@ def test_what_broke_a_sample_is_stored(run: Run, tmp_path: Path) -> None:
     assert list(counts) == ["natural", "apgd-ce", "square", "standing"]
     assert sum(counts.values()) == 60
     assert counts["standing"] / 60 == pytest.approx(card["columns"]["both"]["average"]["value"])
-
-
-def test_one_command_leaves_the_progress_of_another(run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Stopped under one attack, and another attack run in the same folder: the first still goes on where it was."""
-    monkeypatch.setattr(outcomes_module, "SAVE_EVERY", 0.0)
-    seen: list[Event] = []
-
-    def stop(event: Event) -> None:
-        seen.append(event)
-        if len(seen) == 50:
-            raise KeyboardInterrupt
-
-    with pytest.raises(KeyboardInterrupt):
-        evaluate_target(run_target(run), ["apgd-t"], tmp_path, batch_size=4, notify=stop)
-    evaluate_target(run_target(run), ["pgd-5"], tmp_path, batch_size=4)
-    assert (tmp_path / PROGRESS).is_file()
-    later: list[Event] = []
-    evaluate_target(run_target(run), ["apgd-t"], tmp_path, batch_size=4, notify=later.append)
-    assert later[0].done > seen[0].done
-    assert not (tmp_path / PROGRESS).exists()
-
-
-def test_progress_needs_a_key_and_its_own_size(tmp_path: Path) -> None:
-    with pytest.raises(UserError, match="needs a key"):
-        Progress(tmp_path / PROGRESS)
-    first = Progress(tmp_path / PROGRESS, "k")
-    first.array("a", np.arange(3))
-    first.save()
-    assert Progress(tmp_path / PROGRESS, "k").array("a", np.zeros(3, dtype=np.int64)).tolist() == [0, 1, 2]
-    assert Progress(tmp_path / PROGRESS, "k").array("a", np.zeros(2, dtype=np.int64)).tolist() == [0, 0]
 
 
 def test_the_card_says_in_which_precision_was_searched(run: Run, tmp_path: Path) -> None:

@@ -5,6 +5,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from rich.table import Table
 
 from many_classes import made_up
 from worstclass.evaluation.card import measure
@@ -12,7 +13,7 @@ from worstclass.evaluation.outcomes import Outcomes
 from worstclass.report import Group, Result, group_results, load_results, write_report
 from worstclass.report.answer import answers, comparison, headline
 from worstclass.report.leaderboard import render_leaderboard
-from worstclass.report.markup import escape_latex, latex_table, markdown_table
+from worstclass.report.markup import escape_latex, latex_table, markdown_table, plain_text
 from worstclass.report.page import page_data
 from worstclass.report.tables import notes, render_table, rows
 
@@ -132,3 +133,16 @@ def test_no_name_is_a_command_of_latex_or_a_cell_of_markdown() -> None:
     )
     assert markdown_table(("a", "b"), [("x|y", "1")], (0,)) == "| a | b |\n| --- | ---: |\n| x\\|y | 1 |\n"
     assert "\\begin{tabular}{lr}" in latex_table(("a", "b"), [("x", "1")], (0,))
+
+
+def test_a_table_as_text_is_the_same_in_a_notebook(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """rich, which notices the notebook, would show the table there and leave the text empty."""
+    table = Table("Class", "Accuracy")
+    table.add_row("shirt " * 50, "0.0")
+    outside = plain_text(table)
+    assert "shirt " * 49 in outside  # nothing is cut or wrapped
+    monkeypatch.setattr("rich.console._is_jupyter", lambda: True)
+    assert plain_text(table) == outside
+    assert capsys.readouterr().out == ""

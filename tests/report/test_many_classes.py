@@ -12,6 +12,7 @@ from worstclass.cli.board import print_results
 from worstclass.cli.console import print_card
 from worstclass.evaluation.targets import load_card
 from worstclass.metrics import compare, worst_tenth, worst_tenth_interval
+from worstclass.percentages import percent_interval
 from worstclass.report import load_results
 from worstclass.report.answer import headline
 from worstclass.report.figures import classwise, forest, training
@@ -19,7 +20,7 @@ from worstclass.report.groups import group_results
 from worstclass.report.leaderboard import leaderboard_header, leaderboard_notes, leaderboard_rows, render_leaderboard
 from worstclass.report.page import page_data
 from worstclass.report.results import Result
-from worstclass.report.tables import TENTH, TENTH_NOTE, header, notes, percent, rows
+from worstclass.report.tables import TENTH, TENTH_NOTE, header, notes, rows
 from worstclass.sweep.results import summarize
 
 PGD = "pgd-20"
@@ -54,13 +55,13 @@ def test_every_table_has_it(results: list[Result], capsys: pytest.CaptureFixture
     place = header(results).index(TENTH)
     shown = {(row[0], row[1]): row[place] for row in rows(results)}
     for result in results:
-        assert shown["PGD-20", result.title] == percent(result.columns[PGD]["worst_tenth"])
+        assert shown["PGD-20", result.title] == percent_interval(result.columns[PGD]["worst_tenth"])
     assert TENTH_NOTE in notes(results)
     card = load_card(results[0].folder)
     print_card(card)
     printed = capsys.readouterr().out
     assert TENTH in printed
-    assert percent(card["columns"][PGD]["worst_tenth"]) in printed
+    assert percent_interval(card["columns"][PGD]["worst_tenth"]) in printed
 
 
 def test_the_leaderboard_has_it(results: list[Result]) -> None:

@@ -1,6 +1,5 @@
 """The trainer: every method runs and is its formula; a run that is stopped or killed is the run that was not."""
 
-import functools
 import itertools
 import math
 from pathlib import Path
@@ -11,49 +10,29 @@ import torch
 import torch.nn.functional as F
 from hypothesis import given
 from hypothesis import strategies as st
-from torch import nn
 
-import everything
-from tiny import SEED, assert_same_run, tiny_config, write_tiny_npz
+from short_plans import images, plan
+from tiny import SEED, tiny_config, write_tiny_npz
 from worstclass import rng
 from worstclass.attacks import PGD, trades_attack
 from worstclass.config import Config
 from worstclass.data import Augment, Images, epoch_order, open_source, split_validation, to_float
-from worstclass.errors import TrainingError, UserError
+from worstclass.errors import UserError
 from worstclass.methods import METHODS
 from worstclass.models import SmallCNN, make_model
 from worstclass.objectives import Natural, Trades
-from worstclass.runs.run import open_run
-from worstclass.runs.saver import LAST, SELECTED, Saver
-from worstclass.runs.selection import selection_score
+from worstclass.runs.saver import LAST
 from worstclass.runs.train import describe, train_run
 from worstclass.stats import ClassStats
 from worstclass.strategies import WAT, uniform
-from worstclass.training import SGD, Piecewise, Plan, fit, new_state
-from worstclass.training.checkpoint import load_state, load_tensors, save_state, take_state
-from worstclass.training.engine import Engine
+from worstclass.training import SGD, Piecewise, fit, new_state
+from worstclass.training.checkpoint import load_state, save_state
 from worstclass.types import ClassWeights
 
 
 @pytest.fixture(scope="module")
 def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return write_tiny_npz(tmp_path_factory.mktemp("data") / "tiny.npz")
-
-
-def plan(**changes: Any) -> Plan:
-    values: dict[str, Any] = {
-        "epochs": 1,
-        "batch_size": 16,
-        "lr": 0.1,
-        "valid_attack": PGD(eps=0.1, steps=2, step_size=0.05),
-    }
-    return Plan(**(values | changes))
-
-
-def images(size: int = 60, num_classes: int = 3, seed: int = 0) -> Images:
-    g = rng.generator(seed, "images")
-    x = torch.randint(0, 256, (size, 1, 8, 8), generator=g, dtype=torch.uint8)
-    return Images(x, torch.arange(size) % num_classes)
 
 
 FREE = ("guarded", "dafa", "cfa", "cfol", "trix")  # their weights may stay: classes alike, or too few epochs
@@ -275,60 +254,6 @@ def test_validation_measures_what_it_says() -> None:
         assert stats.mean("robust_correct")[k].item() == pytest.approx(right)
 
 
-def log_line(epoch: int, accuracy: list[float], costs: list[float]) -> dict[str, Any]:
-    valid = {"robust_accuracy": sum(accuracy) / len(accuracy)}
-    return {"epoch": epoch, "class_robust_accuracy": accuracy, "class_costs": costs, "valid": valid}
-
-
-def test_selection_rules() -> None:
-    line = log_line(5, [1.0, 0.5], [9.0, 1.0, 3.0])
-    assert selection_score("worst-accuracy", [line]) == [0.5, 0.75]
-    assert selection_score("worst-tenth", [line]) == [0.5, 0.75]
-    assert selection_score("worst-loss", [line]) == [-3.0]
-    assert selection_score("average", [line]) == [0.75]
-    assert selection_score("last", [line]) == [5.0]
-    many = log_line(5, [k / 32 for k in range(20)], [0.0] * 21)
-    assert selection_score("worst-tenth", [many])[0] == 1 / 64  # the mean of 0 and 1/32
-
-
-def test_a_smoothed_score_is_that_of_the_mean() -> None:
-    """The two classes take turns in being worst: on average neither is at nothing."""
-    lines = [log_line(1, [1.0, 0.0], [0.0, 4.0, 0.0]), log_line(2, [0.0, 0.5], [0.0, 1.0, 3.0])]
-    assert selection_score("worst-accuracy", lines) == [0.25, 0.375]
-    assert selection_score("worst-loss", lines) == [-2.5]
-    assert selection_score("average", lines) == [0.375]
-    assert selection_score("last", lines) == [2.0]
-
-
-@pytest.mark.parametrize("select", ["worst-accuracy", "worst-tenth", "worst-loss", "average", "last"])
-def test_the_selected_epoch_is_the_best_one(select: str, data: Path, tmp_path: Path) -> None:
-    run = train_run(tiny_config(data, select=select, epochs=4), tmp_path / "run")
-    key = {"worst-accuracy": lambda line: (line["valid"]["worst_robust_accuracy"], line["valid"]["robust_accuracy"])}
-    key["worst-tenth"] = key["worst-accuracy"]  # of three classes
-    key["worst-loss"] = lambda line: -max(line["class_costs"][1:])
-    key["average"] = lambda line: line["valid"]["robust_accuracy"]
-    key["last"] = lambda line: line["epoch"]
-    best = max(run.log, key=lambda line: key[select](line))["epoch"]
-    _, epoch = run.load_model("selected")
-    assert epoch == best
-
-
-def test_the_selected_epoch_is_the_best_of_a_moving_average(data: Path, tmp_path: Path) -> None:
-    """Of the epoch and the one before it; the log and the checkpoint have the score."""
-    run = train_run(tiny_config(data, select="worst-tenth", select_smoothing=2, epochs=5), tmp_path / "run")
-    scores = []
-    for before, line in zip([None, *run.log], run.log, strict=False):
-        lines = [each for each in (before, line) if each]
-        classes = [each["class_robust_accuracy"] for each in lines]
-        means = [sum(values) / len(lines) for values in zip(*classes, strict=True)]
-        average = sum(each["valid"]["robust_accuracy"] for each in lines) / len(lines)
-        scores.append((min(means), average))
-        assert line["selection_score"] == pytest.approx(scores[-1])
-    _, epoch = run.load_model("selected")
-    assert scores[epoch - 1] == pytest.approx(max(scores))
-    assert "selection_score" not in train_run(tiny_config(data, epochs=1), tmp_path / "plain").log[0]
-
-
 def test_normalisation_is_inside_the_model(data: Path, tmp_path: Path) -> None:
     run = train_run(tiny_config(data, normalize=True, epochs=1), tmp_path / "run")
     model, _ = run.load_model()
@@ -337,192 +262,9 @@ def test_normalisation_is_inside_the_model(data: Path, tmp_path: Path) -> None:
 
 
 def _train_part(data: Path) -> tuple[torch.Tensor, torch.Tensor]:
-    from worstclass.data import open_source, split_validation
 
     train, _ = split_validation(open_source(f"npz:{data}").read("train"), 3, 0.25)
     return train.x, train.y
-
-
-class Exploding(nn.Module):
-    """Returns NaN from its n-th training forward on."""
-
-    def __init__(self, after: int) -> None:
-        super().__init__()
-        self.net, self.calls, self.after = SmallCNN(3, 1), 0, after
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        self.calls += self.training
-        logits: torch.Tensor = self.net(x)
-        return logits * (float("nan") if self.calls > self.after else 1.0)
-
-
-def test_a_model_that_the_fast_engine_cannot_take_is_left_to_the_eager_one(
-    data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """One line says so, the run remembers it, and the result is the eager engine's."""
-    eager = train_run(tiny_config(data, epochs=1), tmp_path / "eager")
-
-    def fail(self: Engine, *arguments: Any, **_: Any) -> Any:
-        if self.fast:
-            raise RuntimeError("called a synchronizing operation.\nAnd much more.")
-        return arguments[0]
-
-    monkeypatch.setattr(Engine, "prepare", fail)
-    monkeypatch.setattr(torch, "compile", lambda work, **_: work)
-    lines: list[str] = []
-    fast = train_run(tiny_config(data, epochs=1), tmp_path / "fast", engine=Engine(fast=True), on_fallback=lines.append)
-    assert lines == [
-        "the fast engine cannot take this model (called a synchronizing operation): going on with the eager one."
-    ]
-    assert open_run(fast.folder).about["engine"]["fast"] is False
-    assert open_run(fast.folder).about["engine"]["notes"] == lines
-    assert_same_run(eager.folder, fast.folder)
-
-
-def test_a_note_is_not_another_engine(data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A model whose attacks compute outside of bfloat16 says so, and is trained by the fast engine all the same."""
-    usual = Engine.attacked
-
-    def noting(self: Engine, *arguments: Any, on_fallback: Any) -> Any:
-        on_fallback("a note")
-        return usual(self, *arguments, on_fallback=on_fallback)
-
-    monkeypatch.setattr(Engine, "attacked", noting)
-    monkeypatch.setattr(Engine, "prepare", lambda self, work, *_: work)
-    monkeypatch.setattr(torch, "compile", lambda work, **_: work)
-    lines: list[str] = []
-    run = train_run(tiny_config(data, epochs=1), tmp_path / "run", engine=Engine(fast=True), on_fallback=lines.append)
-    assert lines == ["a note"]
-    how = open_run(run.folder).about["engine"]
-    assert how["fast"]
-    assert how["notes"] == lines
-
-
-PARTS: dict[str, dict[str, Any]] = {
-    "ema and awp": {"average": "ema", "ema_decay": 0.9, "awp_gamma": 0.02, "awp_warmup": 1},
-    "everything": {
-        "average": "ema",
-        "awp_gamma": 0.02,
-        "nesterov": True,
-        "clip_grad_norm": 2.0,
-        "radius_warmup": 1,
-        "attack_steps": 3,
-        "early_attack_steps": [2],
-        "attack_milestones": [0.9],
-    },
-}
-
-
-@pytest.mark.filterwarnings("default")  # the compiler warns of what it does itself
-@pytest.mark.parametrize("method", ["pgd-at", "trades", "frl-rwrm", *PARTS])
-def test_compiled_a_run_is_the_same(method: str, data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The fast engine's step without its capture, which needs a GPU: folded, fused and traced by the compiler, in
-    float64, weight for weight; of TRADES with each of the parts too."""
-    monkeypatch.setitem(METHODS, "everything", everything.METHOD)
-    for module in ("step", "prepare"):
-        monkeypatch.setattr(f"worstclass.training.{module}.to_float", lambda x: x.double() / 255)
-    monkeypatch.setattr(Engine, "prepare", lambda self, work, *_, **__: work)
-    monkeypatch.setattr(torch, "compile", functools.partial(torch.compile, backend="aot_eager"))
-    torch._dynamo.utils.counters.clear()
-    name = method if method in METHODS else "trades"
-    config = tiny_config(data, method=name, epochs=2, **PARTS.get(method, {}))
-    train, valid = split_validation(open_source(config.data).read("train"), 3, 0.25)
-    states, records = [], []
-    for engine in (Engine(), Engine(fast=True)):
-        strategy = config.make_strategy(train.class_counts(3))
-        model = make_model("small-cnn", num_classes=3, in_channels=1, seed=1).double()
-        state = new_state(model, strategy, config.make_plan())
-        records.append(list(fit(state, train, valid, config.make_objective(), config.make_plan(), engine=engine)))
-        states.append(take_state(state)[0])
-    assert not torch._dynamo.utils.counters["graph_break"]
-    assert any(key.startswith("average.") for key in states[0]) == (method in PARTS)
-    for key, tensor in states[0].items():
-        assert torch.allclose(tensor, states[1][key], atol=1e-9), key
-    for one, other in zip(*records, strict=True):
-        assert torch.allclose(one.train.table, other.train.table, rtol=1e-9)
-        assert torch.allclose(one.valid.table, other.valid.table, rtol=1e-9)
-
-
-def test_a_loss_that_is_not_finite_stops_the_run_and_says_where() -> None:
-    the_plan = plan(epochs=3, batch_size=20)
-    state = new_state(Exploding(after=4), uniform(3), the_plan)  # three steps an epoch: the fifth is epoch 2, step 2
-    with pytest.raises(TrainingError, match=r"epoch 2, step 2: .*still sound"):
-        list(fit(state, images(60), images(9), Natural(), the_plan))
-    assert state.epoch == 1
-
-
-class Masked(nn.Module):
-    """Holds an infinity that is no weight: a mask, frozen."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.net = SmallCNN(3, 1)
-        self.mask = nn.Parameter(torch.tensor([-torch.inf]), requires_grad=False)
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        logits: torch.Tensor = self.net(x)
-        return logits
-
-
-def test_a_frozen_infinity_is_saved_and_weights_that_are_not_finite_are_an_error(
-    data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("worstclass.runs.run.make_model", lambda *_, **__: Masked())
-    run = train_run(tiny_config(data, epochs=1), tmp_path / "run")
-    assert (run.folder / LAST).is_file()
-    assert (run.folder / SELECTED).is_file()
-    state = new_state(Masked(), uniform(3), plan())
-    saver = Saver(tmp_path, state, 0.0)
-    with torch.no_grad():
-        next(each for each in state.model.parameters() if each.requires_grad).fill_(torch.nan)
-    saver.save_if_due()
-    with pytest.raises(TrainingError, match="not finite at the end"):
-        saver.save_if_due(at_once=True)
-    assert not (tmp_path / LAST).exists()
-
-
-class Noisy(nn.Module):
-    """Draws in evaluation mode too."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.net = make_model("small-cnn", num_classes=3, in_channels=1, seed=1)
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        logits: torch.Tensor = self.net(x + 0.1 * torch.randn_like(x))
-        return logits
-
-
-def test_a_model_that_draws_in_validation_trains_the_same_way_twice(
-    data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("worstclass.runs.run.make_model", lambda *_, **__: Noisy())
-    for name in ("one", "other"):
-        torch.rand(3 if name == "one" else 5)
-        train_run(tiny_config(data, epochs=2), tmp_path / name)
-    assert_same_run(tmp_path / "one", tmp_path / "other")
-
-
-def test_a_run_that_breaks_leaves_its_last_good_checkpoint(
-    data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """NaN in the second epoch: the first epoch's files are there, untouched, and the run goes on once it is mended."""
-    config = tiny_config(data)
-    whole = train_run(config, tmp_path / "whole")
-    monkeypatch.setattr("worstclass.runs.run.make_model", lambda *_, **__: Exploding(after=2 * 5 + 2))
-    with pytest.raises(TrainingError, match="epoch 2, step 2"):
-        train_run(config, tmp_path / "run", checkpoint_minutes=0)
-    tensors, header = load_tensors(tmp_path / "run" / LAST)
-    assert (header["epoch"], header["step"]) == (1, 1)
-    assert all(tensor.isfinite().all() for tensor in tensors.values())
-    assert len(open_run(tmp_path / "run").log) == 1
-    assert len(whole.log) == 3
-
-
-def test_a_diverging_run_blames_the_rate(data: Path, tmp_path: Path) -> None:
-    config = tiny_config(data, lr=1e12, epochs=3)
-    with pytest.raises(TrainingError, match=r"epoch 1, step \d+: .*learning rate"):
-        train_run(config, tmp_path / "run")
 
 
 def test_same_seed_same_run_other_seed_other_run(data: Path, tmp_path: Path) -> None:

@@ -24,7 +24,16 @@ from worstclass.errors import UserError, choose, shown
 from worstclass.evaluation.checks import CHECKED_IMAGES, check_strength
 from worstclass.evaluation.evaluate import Notify, as_input, batch_that_fits, evaluation_mode
 from worstclass.evaluation.outcomes import NATURAL
-from worstclass.evaluation.targets import CARD, Target, check_black_box, evaluate_target, load_card, load_outcomes
+from worstclass.evaluation.targets import (
+    CARD,
+    Target,
+    beside,
+    check_black_box,
+    evaluate_target,
+    identity,
+    load_card,
+    load_outcomes,
+)
 from worstclass.execution import Precision
 from worstclass.models import Normalized
 from worstclass.names import parse_attacks
@@ -66,7 +75,8 @@ def audit(
     `mean` and `std`. `attacks`: `autoattack`, `quick` (PGD-20 and APGD-T, an upper bound), or any names, in a list or
     comma-separated. `limit`: so many images, drawn by class. `checks`: look for common mistakes before the first
     attack, and add checks of good practice. `cache`: a folder; stopped, the same call goes on from there.
-    `name`: of the model, in tables. `on_note(line)` hears warnings. The model is left in its mode and on its device.
+    `name`: of the model, in tables; with `robustbench:NAME` the result also shows what RobustBench publishes of it.
+    `on_note(line)` hears warnings. The model is left in its mode and on its device.
     """
     if not isinstance(model, nn.Module):
         raise UserError(f"audit takes a torch.nn.Module, not {type(model).__name__}.")
@@ -88,6 +98,7 @@ def audit(
         "part": "test",
         "images": fingerprint(images),
         "weights": digest(weights_of(model)),
+        **beside(name or ""),
     }
     target = Target(
         model, images, known or tuple(map(str, range(num_classes))), float(eps), norm, about | _limited(limit)
@@ -244,7 +255,7 @@ def _attacks_left(
     if not (out / CARD).is_file():
         return list(names)
     card = load_card(out)
-    if card["about"] != dict(target.about) | {"eps": target.eps, "norm": target.norm, "seed": seed}:
+    if identity(card["about"]) != identity({**target.about, "eps": target.eps, "norm": target.norm, "seed": seed}):
         return list(names)  # which the evaluation refuses
     _check_same_model(target, out, batch_size)
     left = [name for name in names if name not in card["columns"]]

@@ -8,6 +8,7 @@ from typing import Any
 
 from worstclass.errors import UserError, shown, unknown
 from worstclass.names import NATURAL
+from worstclass.percentages import percent
 
 MEASURES = {"average": "average", "worst": "worst", "worst-tenth": "worst_tenth"}
 """What a gate may name, and its key in a card; `natural-` before it takes clean images, `.low` or `.high` after it an
@@ -56,4 +57,4 @@ def parse_gate(text: str) -> Gate:
 
 
 def _percent(measure: Mapping[str, Any]) -> str:
-    return f"{100 * measure['value']:.1f}% [{100 * measure['low']:.1f}, {100 * measure['high']:.1f}]"
+    return f"{percent(measure['value'])}% [{percent(measure['low'])}, {percent(measure['high'])}]"

@@ -17,6 +17,7 @@ from worstclass.inputs import check_labels, check_logits
 from worstclass.metrics import per_class_accuracy
 from worstclass.models import Normalized
 from worstclass.names import BLACK_BOX
+from worstclass.percentages import percent
 from worstclass.radius import show_radius
 from worstclass.types import Classifier, Norm
 
@@ -118,7 +119,7 @@ def _accuracy(logits: Tensor, y: Tensor, num_classes: int) -> list[Line]:
     by_class = per_class_accuracy(y.cpu().numpy(), predicted.cpu().numpy(), num_classes)
     classes = by_class[by_class == by_class]  # those with images
     accuracy, right = float(classes.mean()), int((predicted == y).sum())
-    seen = f"clean accuracy is {100 * accuracy:.1f}% (mean over classes), and chance {100 / num_classes:.1f}%"
+    seen = f"clean accuracy is {percent(accuracy)}% (mean over classes), and chance {100 / num_classes:.1f}%"
     if len(classes) > 1 and accuracy <= 1 / num_classes:
         advice = "look at the weights, the order of the classes, and mean and std."
         return [Line("accuracy", f"{seen}: {advice}", error=True)]

@@ -3,14 +3,13 @@
 import html
 import importlib
 import importlib.util
-import io
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from rich import box
-from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
@@ -20,15 +19,16 @@ from worstclass.evaluation.checks import Finding, load_findings, verdict
 from worstclass.evaluation.outcomes import Outcomes
 from worstclass.evaluation.targets import check_comparable, load_card, load_outcomes, save_evaluation
 from worstclass.metrics import Measure
+from worstclass.percentages import percent, percent_interval
 from worstclass.radius import show_radius
+from worstclass.report.markup import plain_text
 from worstclass.report.results import Result, attack_title, strongest_attack
-from worstclass.report.tables import percent, weakest
+from worstclass.report.tables import weakest
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 SHOWN_CLASSES = 12  # of many, the weakest
-WIDTH = 1000  # nothing is cut
 WORDS = ("Attack", "Class", "Which")
 
 
@@ -160,14 +160,30 @@ class AuditResult:
         return f"<div>{words}{_html(self._attacks())}{_html(self._classes())}{end}</div>"
 
     def _heading(self) -> str:
-        about, norm = self.card["about"], {"linf": "L-inf", "l2": "L2"}[self.card["about"]["norm"]]
-        images, classes = len(self.outcomes.labels), len(self.card["class_names"])
-        radius = f"{norm} radius {show_radius(about['eps'])}"
-        return f"{self.title} on {about['data']}: {radius}, {images} images, {classes} classes"
+        about, images, classes = self.card["about"], len(self.outcomes.labels), len(self.card["class_names"])
+        return f"{self.title} on {about['data']}: {_ball(about)}, {images} images, {classes} classes"
+
+    def _published(self) -> list[str]:
+        """What RobustBench says of the same model."""
+        about = self.card["about"]
+        known = about.get("robustbench")
+        if known is None:
+            return []
+        line = (
+            f"RobustBench reports {percent(known['robust'])} average under {known['attack']}, "
+            f"{percent(known['clean'])} on clean images ({known['data']}, {_ball(known)}, all test images)."
+        )
+        same = about["norm"] == known["norm"] and math.isclose(about["eps"], known["eps"], rel_tol=1e-6)
+        return [line if same else f"{line} That does not compare with {_ball(about)} here."]
 
     def _attacks(self) -> _Block:
         rows = [
-            (attack_title(name), percent(column["average"]), percent(column["worst"]), weakest(column))
+            (
+                attack_title(name),
+                percent_interval(column["average"]),
+                percent_interval(column["worst"]),
+                weakest(column),
+            )
             for name, column in self.card["columns"].items()
         ]
         return _Block(("Attack", "Average %", "Worst class %", "Which"), rows)
@@ -180,7 +196,7 @@ class AuditResult:
         rows = []
         for k in order[:SHOWN_CLASSES]:
             its = [column["classes"][k] for column in columns.values()]
-            cells = ["" if each["value"] is None else percent(each) for each in its]
+            cells = ["" if each["value"] is None else percent_interval(each) for each in its]
             rows.append((str(self.card["class_names"][k]), str(its[0]["images"]), *cells))
         header = ("Class", "Images", *(f"{attack_title(name)} %" for name in columns))
         return _Block(header, rows)
@@ -188,13 +204,14 @@ class AuditResult:
     def _weakest(self) -> str:
         worst = self.card["columns"][self.attack]["worst"]
         more = f" (and {worst['ties'] - 1} more)" if worst["ties"] > 1 else ""
-        return f"Weakest class under {attack_title(self.attack)}: {worst['class']}{more}, {percent(worst)} %."
+        return f"Weakest class under {attack_title(self.attack)}: {worst['class']}{more}, {percent_interval(worst)} %."
 
     def _end(self) -> list[str]:
         lines = []
         if len(self.card["class_names"]) > SHOWN_CLASSES:
             lines.append(f"The {SHOWN_CLASSES} weakest of {len(self.card['class_names'])} classes; per_class has all.")
         lines.append("[95% interval]")
+        lines += self._published()
         findings = self.findings
         if all(finding.passed for finding in findings) and "strong-attack" in [finding.name for finding in findings]:
             lines.append(verdict(findings))
@@ -221,13 +238,15 @@ class AuditComparison:
     def _table(self) -> _Block:
         rows = []
         for name, column in self.columns.items():
-            gaps = [_points(column[key]) for key in ("average_difference", "worst_difference")]
+            gaps = [percent_interval(column[key], sign=True) for key in ("average_difference", "worst_difference")]
             rows.append((attack_title(name), *gaps, f"{column['p_value']:.2g}"))
         return _Block(("Attack", "Average", "Worst class", "p (average)"), rows)
 
 
-def _points(measure: Mapping[str, Any]) -> str:
-    return f"{100 * measure['value']:+.1f} [{100 * measure['low']:+.1f}, {100 * measure['high']:+.1f}]"
+def _ball(threat: Mapping[str, Any]) -> str:
+    """`L-inf radius 8/255`."""
+    norm = {"linf": "L-inf", "l2": "L2"}[threat["norm"]]
+    return f"{norm} radius {show_radius(threat['eps'])}"
 
 
 def _text(block: _Block) -> str:
@@ -236,11 +255,7 @@ def _text(block: _Block) -> str:
         table.add_column(Text(visible(name)), justify="left" if name in WORDS else "right", no_wrap=True)
     for row in block.rows:
         table.add_row(*(Text(visible(cell)) for cell in row))  # names are not markup
-    console = Console(file=io.StringIO(), width=WIDTH, color_system=None)
-    console.print(table)
-    file = console.file
-    assert isinstance(file, io.StringIO)
-    return "\n".join(line.rstrip() for line in file.getvalue().splitlines()).strip("\n")
+    return plain_text(table)
 
 
 def _html(block: _Block) -> str:

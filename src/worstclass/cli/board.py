@@ -16,6 +16,7 @@ from worstclass.cli import progress
 from worstclass.cli.console import print_wide, say
 from worstclass.errors import UserError, visible
 from worstclass.names import RECIPE
+from worstclass.percentages import percent
 from worstclass.report.results import attack_title
 from worstclass.runs.run import open_run
 from worstclass.runs.saver import LOG
@@ -87,7 +88,7 @@ class Row:
                     self.many = has_many(len(classes))
                     shown = [valid["robust_accuracy"], valid["worst_robust_accuracy"]]
                     shown += [worst_tenth(classes)] if self.many else []
-                    self.valid = " / ".join(f"{100 * value:.1f}" for value in shown)
+                    self.valid = " / ".join(percent(value) for value in shown)
                 return len(log)
         return 0
 
@@ -102,7 +103,8 @@ class Board:
     """The rows of a sweep, looked at every second by a thread of its own."""
 
     def __init__(self, jobs: Sequence[Job], done: set[str], console: Console | None = None) -> None:
-        self._console = console or Console(file=sys.stdout)  # as it is now: Ray's output is led elsewhere later
+        # standard output as it is now: Ray's is led elsewhere later
+        self._console = console or Console(file=sys.stdout, force_terminal=sys.stdout.isatty())
         self.failures: dict[str, Failure] = {}
         self._rows = {job.name: Row(job, done=job.name in done) for job in jobs}
         self._said: dict[str, str] = {}
@@ -204,12 +206,12 @@ def _measures(results: Mapping[str, Any]) -> str:
 
 def _accuracies(found: Mapping[str, Any]) -> str:
     keys = ("average", "worst", *(["worst_tenth"] if has_many(len(found["classes"])) else []))
-    return " / ".join(f"{100 * found[key]:.1f}" for key in keys)
+    return " / ".join(percent(found[key]) for key in keys)
 
 
 def _over_seeds(found: Mapping[str, Any]) -> str:
     pooled = found["pooled_worst"]
-    lowest = f"({pooled['class']} {100 * pooled['value']:.1f})"
+    lowest = f"({pooled['class']} {percent(pooled['value'])})"
     tenth = f" / {_spread(found['worst_tenth'])}" if has_many(found["classes"]) else ""
     return f"{_spread(found['average'])} / {_spread(found['worst'])} {lowest}{tenth}"
 
@@ -217,4 +219,4 @@ def _over_seeds(found: Mapping[str, Any]) -> str:
 def _spread(value: Mapping[str, float | None]) -> str:
     mean, std = value["mean"], value["std"]
     assert mean is not None
-    return f"{100 * mean:.1f}" + ("" if std is None else f" ± {100 * std:.1f}")
+    return percent(mean) + ("" if std is None else f" ± {percent(std)}")

@@ -10,6 +10,7 @@ from rich.table import Table
 from rich.text import Text
 
 from worstclass.errors import visible
+from worstclass.percentages import percent, percent_interval
 from worstclass.radius import show_radius
 from worstclass.torchrun import follows
 
@@ -72,7 +73,7 @@ def print_timings(timings: "Sequence[Timing]") -> None:
         )
     print_wide(table)
     same = (timings[0].standing == timings[-1].standing).mean()
-    say(f"Same verdict on {100 * same:.1f}% of the images.")
+    say(f"Same verdict on {percent(same)}% of the images.")
 
 
 def print_steps(times: "Sequence[StepTime]", ceiling: float, title: str, device: "torch.device") -> None:
@@ -99,7 +100,7 @@ def print_steps(times: "Sequence[StepTime]", ceiling: float, title: str, device:
 def print_card(card: dict[str, Any]) -> None:
     """The card's main measures as a table; with rho, and against what, where there is a base."""
     from worstclass.report.results import attack_title
-    from worstclass.report.tables import TENTH, TENTH_NOTE, base_name, number, percent, weakest
+    from worstclass.report.tables import TENTH, TENTH_NOTE, base_name, number, weakest
     from worstclass.tail import has_many
 
     base, many = card.get("base"), has_many(len(card["class_names"]))
@@ -109,8 +110,8 @@ def print_card(card: dict[str, Any]) -> None:
     caption += f"\n{TENTH_NOTE}" if many else ""
     table = Table(*heads, caption=Text(visible(caption)), caption_justify="left")
     for name, column in card["columns"].items():
-        cells = [attack_title(name), percent(column["average"]), percent(column["worst"])]
-        cells += [weakest(column), *([percent(column["worst_tenth"])] if many else [])]
+        cells = [attack_title(name), percent_interval(column["average"]), percent_interval(column["worst"])]
+        cells += [weakest(column), *([percent_interval(column["worst_tenth"])] if many else [])]
         cells.append(number(column["class_variance"], 4))
         if base:
             cells.append(number(column["against_base"]["rho"], 2, sign=True) if "against_base" in column else "")

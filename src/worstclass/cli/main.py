@@ -1,5 +1,6 @@
 """The command: data, train, sweep, watch, evaluate, audit, export, report, leaderboard, reproduce, bench and more."""
 
+import os
 import sys
 from pathlib import Path
 from typing import Annotated, get_args
@@ -356,6 +357,7 @@ def demo(out: Annotated[Path, typer.Option(help="folder of the demo")] = Path("d
 
 def main() -> None:
     """Run the command; what the user can put right is one line on standard error and exit code 2."""
+    os.environ["MPLBACKEND"] = "agg"  # figures go to files; a notebook's backend, inherited, may not be installed here
     with guarded():
         sys.exit(app(standalone_mode=False) or 0)
 

@@ -35,8 +35,8 @@ class Watch(Protocol):
 
 
 def watch() -> Watch:
-    """Bars at a terminal, lines elsewhere."""
-    return Bars() if console.is_terminal else Lines()
+    """Bars at a terminal, lines elsewhere: in a notebook or a log too that asks for colours (FORCE_COLOR)."""
+    return Bars() if console.is_terminal and console.file.isatty() else Lines()
 
 
 class Bars:

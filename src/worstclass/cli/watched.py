@@ -17,6 +17,7 @@ from worstclass.evaluation.evaluate import Event
 from worstclass.evaluation.run_notes import run_notes, start_notes
 from worstclass.evaluation.targets import PART, PROGRESS, Target, evaluate_target
 from worstclass.names import RECIPE
+from worstclass.percentages import percent
 from worstclass.runs.base import base_config, base_epoch
 from worstclass.runs.notes import training_notes
 from worstclass.runs.run import Run, open_run
@@ -145,9 +146,9 @@ def epoch_line(line: dict[str, Any], config: Config, names: Sequence[str]) -> st
     moving = max(weights) - min(weights) > 1e-6
     return (
         f"{line['epoch']:3d}/{config.epochs}  loss {line['train']['loss']:.3f}  "
-        f"natural {100 * valid['natural_accuracy']:.1f}  validation PGD {100 * valid['robust_accuracy']:.1f}, "
-        f"worst {100 * valid['worst_robust_accuracy']:.1f} {short(names[worst])}"
-        + (f", worst tenth {100 * valid['worst_tenth_robust_accuracy']:.1f}" if has_many(len(names)) else "")
+        f"natural {percent(valid['natural_accuracy'])}  validation PGD {percent(valid['robust_accuracy'])}, "
+        f"worst {percent(valid['worst_robust_accuracy'])} {short(names[worst])}"
+        + (f", worst tenth {percent(valid['worst_tenth_robust_accuracy'])}" if has_many(len(names)) else "")
         + (f"  heaviest {short(names[heaviest])} {weights[heaviest]:.2f}" if moving else "")
         + (f"  effective classes {line['effective_classes']:.1f}" if moving and "effective_classes" in line else "")
         + (f"  {smoothed_score(line, config)}" if "selection_score" in line else "")
@@ -160,7 +161,7 @@ def smoothed_score(line: dict[str, Any], config: Config) -> str:
     """What was judged, of the mean over epochs: `smoothed worst tenth 27.1`."""
     score = line["selection_score"][0]
     words = {"worst-accuracy": "worst", "worst-tenth": "worst tenth", "average": "average"}
-    return f"smoothed {words[config.select]} {100 * score:.1f}" if score >= 0 else f"smoothed worst loss {-score:.3f}"
+    return f"smoothed {words[config.select]} {percent(score)}" if score >= 0 else f"smoothed worst loss {-score:.3f}"
 
 
 def evaluate_with_progress(target: Target, names: list[str], folder: Path, **options: Any) -> dict[str, Any]:

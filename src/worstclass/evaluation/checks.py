@@ -19,6 +19,7 @@ from worstclass.attacks.active_set import predict
 from worstclass.data import Images
 from worstclass.evaluation.evaluate import as_input, evaluate
 from worstclass.evaluation.outcomes import ANY, NATURAL, Outcomes
+from worstclass.percentages import percent
 from worstclass.types import BallAttack, Classifier, Norm
 
 CHECKED_IMAGES = 500  # that the checks look at
@@ -308,7 +309,7 @@ def _reaches_chance(right: NDArray[np.bool_], num_classes: int, huge: float) -> 
         "Within this radius every image can become any other: accuracy above chance means that the attack does not see "
         "the model. Look for masked gradients."
     )
-    seen = f"accuracy {100 * accuracy:.1f}% at radius {huge:.4g}, chance {100 * chance:.1f}%"
+    seen = f"accuracy {percent(accuracy)}% at radius {huge:.4g}, chance {percent(chance)}%"
     return _finding("huge-radius", accuracy <= chance, seen, advice)
 
 
@@ -316,5 +317,5 @@ def _compare(name: str, weaker: NDArray[np.bool_], stronger: NDArray[np.bool_], 
     """Fails if the model is right more often under what should be the stronger attack, beyond chance (McNemar)."""
     lost, gained = int((weaker & ~stronger).sum()), int((~weaker & stronger).sum())
     chance = binomtest(gained, gained + lost, alternative="greater").pvalue if gained + lost else 1.0
-    seen = f"{seen}: {100 * weaker.mean():.1f}% and {100 * stronger.mean():.1f}%"
+    seen = f"{seen}: {percent(weaker.mean())}% and {percent(stronger.mean())}%"
     return _finding(name, chance >= UNLIKELY, seen, advice)

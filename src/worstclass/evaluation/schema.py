@@ -28,6 +28,17 @@ class ColumnRecord(Record):
     attack: str = ""
 
 
+class PublishedRecord(Record):
+    """What RobustBench publishes of the model."""
+
+    data: str
+    norm: Norm
+    eps: Annotated[Finite, Field(gt=0)]
+    attack: str
+    clean: Annotated[Finite, Field(ge=0, le=1)]
+    robust: Annotated[Finite, Field(ge=0, le=1)]
+
+
 class AboutRecord(Record):
     """What was evaluated, and how."""
 
@@ -40,6 +51,7 @@ class AboutRecord(Record):
     seed: Count
     checkpoint: Literal["selected", "last"] | None = None
     epoch: Count | None = None
+    robustbench: PublishedRecord | None = None
 
 
 class BaseRecord(Record):

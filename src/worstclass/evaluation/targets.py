@@ -31,6 +31,7 @@ from worstclass.evaluation.schema import CardRecord
 from worstclass.execution import Precision
 from worstclass.files import locked, read_json, write_json
 from worstclass.models import make_model
+from worstclass.models.robustbench import published
 from worstclass.names import BLACK_BOX, RECIPE
 from worstclass.radius import show_radius
 from worstclass.records import check_record
@@ -125,7 +126,14 @@ def model_target(
         tensors, _ = load_tensors(weights, ours=False)
         load_weights(model, tensors, weights)
     about = {"model": name, "data": data, "part": "test", "images": fingerprint(images), "weights": digest(tensors)}
+    about |= beside(name)
     return Target(model.eval(), images, source.class_names, eps, norm, about)
+
+
+def beside(name: str) -> dict[str, Any]:
+    """For `about`: what RobustBench publishes of a model of its own, which is not measured here."""
+    known = published(name)
+    return {} if known is None else {"robustbench": known}
 
 
 def check_black_box(model: nn.Module, attacks: Sequence[str], name: str) -> None:
@@ -301,14 +309,15 @@ def _earlier(out: Path, about: Mapping[str, Any], home: Path | None) -> Outcomes
         raise UserError(f"{out} holds another run; choose another --out.")
     if not (out / CARD).is_file():
         return None
-    # not by the recipe: a card that is older than one of its keys lacks it, and the weights are the same
-    if _without_recipe(load_card(out)["about"]) != _without_recipe(about):
+    if identity(load_card(out)["about"]) != identity(about):
         raise UserError(f"{out} holds the evaluation of something else (see its {CARD}); choose another --out.")
     return load_outcomes(out)
 
 
-def _without_recipe(about: Mapping[str, Any]) -> dict[str, Any]:
-    return {key: value for key, value in about.items() if key != "recipe"}
+def identity(about: Mapping[str, Any]) -> dict[str, Any]:
+    """What tells one evaluated target from another. Not the recipe: a card that is older than one of its keys lacks it,
+    and the weights are the same. Nor what others publish."""
+    return {key: value for key, value in about.items() if key not in ("recipe", "robustbench")}
 
 
 def save_evaluation(out: Path, card: Mapping[str, Any], outcomes: Outcomes) -> None:

@@ -10,9 +10,10 @@ from worstclass.config import make_config, to_toml
 from worstclass.errors import visible
 from worstclass.evaluation.checks import load_findings, verdict
 from worstclass.names import NATURAL
+from worstclass.percentages import percent_interval
 from worstclass.radius import show_radii, show_radius
 from worstclass.report.results import attack_title
-from worstclass.report.tables import percent, weakest
+from worstclass.report.tables import weakest
 from worstclass.runs.run import Run
 
 HUB = {"cifar10": "uoft-cs/cifar10", "cifar100": "uoft-cs/cifar100"}
@@ -99,11 +100,13 @@ def _measured(card: Mapping[str, Any]) -> list[str]:
     titles = [_text(attack_title(name)) for name in columns]
     rows = [["Attack", "Average %", "Worst class %", "Which"]]
     for title, column in zip(titles, columns.values(), strict=True):
-        rows.append([title, percent(column["average"]), percent(column["worst"]), _text(weakest(column))])
+        rows.append(
+            [title, percent_interval(column["average"]), percent_interval(column["worst"]), _text(weakest(column))]
+        )
     by_class = [["Class", "Images", *(f"{title} %" for title in titles)]]
     for k, name in enumerate(card["class_names"]):
         its = [column["classes"][k] for column in columns.values()]
-        cells = ["" if each["value"] is None else percent(each) for each in its]
+        cells = ["" if each["value"] is None else percent_interval(each) for each in its]
         by_class.append([_text(name), str(its[0]["images"]), *cells])
     attacks = [
         f"- {title}: `{_code(show_radii(column['attack']))}`"

@@ -9,13 +9,13 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from worstclass.errors import UserError, choose
+from worstclass.errors import UserError
 from worstclass.factories import need
 from worstclass.files import clean_errors
 from worstclass.models.normalization import Normalized
+from worstclass.models.robustbench import entry
 
 NUMBERS = {"tensor(float)": np.float32, "tensor(double)": np.float64, "tensor(float16)": np.float16}
-THREATS = ("Linf", "L2")
 
 
 class OnnxModel(nn.Module):
@@ -69,7 +69,7 @@ def library_model(name: str, *, num_classes: int, in_channels: int, pretrained: 
     if kind == "onnx":
         return OnnxModel(Path(rest))
     if kind == "robustbench":
-        return _robustbench(rest, name)
+        return _robustbench(name)
     timm = need("timm", f"model '{name}'", "timm")
     given: dict[str, Any] = (
         {"pretrained": True} if pretrained else {"num_classes": num_classes, "in_chans": in_channels}
@@ -91,10 +91,8 @@ def _torchscript(path: Path) -> nn.Module:
     return module
 
 
-def _robustbench(rest: str, name: str) -> nn.Module:
-    """`NAME`, of CIFAR-10 in L-inf, or `DATASET/THREAT/NAME` as its leaderboards are called."""
-    dataset, threat, model_name = rest.split("/") if rest.count("/") == 2 else ("cifar10", "Linf", rest)
-    choose(f"threat model of '{name}'", threat, THREATS)
+def _robustbench(name: str) -> nn.Module:
+    dataset, threat, model_name = entry(name)
     utils = need("robustbench.utils", f"model '{name}'", "robustbench")
     with clean_errors(f"model '{name}'"):
         model: nn.Module = utils.load_model(model_name=model_name, dataset=dataset, threat_model=threat)

@@ -9,6 +9,7 @@ from numpy.typing import NDArray
 
 from worstclass.evaluation.outcomes import STANDS
 from worstclass.names import NATURAL
+from worstclass.percentages import percent
 from worstclass.report.groups import Group, by_worst
 from worstclass.report.results import Result, attack_title
 
@@ -72,7 +73,7 @@ def comparison(groups: Sequence[Group], attack: str) -> str:
     if len(groups) < 2:
         return ""
     ranked = [
-        f"{group.title} {100 * group.columns[attack]['worst']['value']:.1f}%" for group in by_worst(groups, attack)
+        f"{group.title} {percent(group.columns[attack]['worst']['value'])}%" for group in by_worst(groups, attack)
     ]
     more = [f"{len(ranked) - COMPARED} more"] if len(ranked) > COMPARED else []
     return f"Weakest class, from best to worst: {', '.join(ranked[:COMPARED] + more)}; without a base, no differences."
@@ -97,8 +98,9 @@ def _gains(against: Mapping[str, Any], *, many: bool) -> str:
         value, low, high = (against[key][end] for end in ("value", "low", "high"))
         chance = "" if low > 0 or high < 0 else " (may be chance)"
         unit = "" if words else " points"
-        words.append(f"{100 * value:+.1f}{unit} [{100 * low:+.1f}, {100 * high:+.1f}] for {what}{chance}")
-    return f"{', '.join(words)} and {100 * against['average_difference']['value']:+.1f} on average"
+        shown = [percent(each, sign=True) for each in (value, low, high)]
+        words.append(f"{shown[0]}{unit} [{shown[1]}, {shown[2]}] for {what}{chance}")
+    return f"{', '.join(words)} and {percent(against['average_difference']['value'], sign=True)} on average"
 
 
 def _answer(group: Group, attack: str) -> Answer:
@@ -140,8 +142,8 @@ def _accuracies(results: Sequence[Result], attack: str) -> NDArray[np.float64]:
 
 
 def _percent(measure: Mapping[str, Any]) -> str:
-    deviation = "" if measure["std"] is None else f" ± {100 * measure['std']:.1f}"
-    return f"{100 * measure['value']:.1f}{deviation}% [{100 * measure['low']:.1f}, {100 * measure['high']:.1f}]"
+    deviation = "" if measure["std"] is None else f" ± {percent(measure['std'])}"
+    return f"{percent(measure['value'])}{deviation}% [{percent(measure['low'])}, {percent(measure['high'])}]"
 
 
 def _taken(group: Group, attack: str, index: int) -> str:
@@ -149,14 +151,14 @@ def _taken(group: Group, attack: str, index: int) -> str:
     if attack == NATURAL:
         return "no attack was run"
     left = {name: float(_accuracies(group.results, name)[:, index].mean()) for name in group.columns}
-    clean = f"{100 * left[NATURAL]:.1f}% on clean images, " if NATURAL in left else ""
-    text = f"{clean}{100 * left[attack]:.1f}% under {attack_title(attack)}"
+    clean = f"{percent(left[NATURAL])}% on clean images, " if NATURAL in left else ""
+    text = f"{clean}{percent(left[attack])}% under {attack_title(attack)}"
     taken = _parts(group.results, attack, index)
     if taken:
-        text += f" ({', '.join(f'{attack_title(name)} takes {100 * share:.1f}%' for name, share in taken)})"
+        text += f" ({', '.join(f'{attack_title(name)} takes {percent(share)}%' for name, share in taken)})"
     lower = min((name for name in left if name != NATURAL), key=lambda name: left[name])
     if left[lower] < left[attack]:
-        text += f"; {attack_title(lower)} leaves {100 * left[lower]:.1f}%"
+        text += f"; {attack_title(lower)} leaves {percent(left[lower])}%"
     return text
 
 
@@ -184,4 +186,4 @@ def _confused(results: Sequence[Result], attack: str, index: int) -> str:
         shares += np.bincount(own, minlength=len(names)) / len(own) / len(results)
     shares[index] = 0
     order = [int(k) for k in np.argsort(-shares, kind="stable")[:LISTED] if shares[k] > 0]
-    return ", ".join(f"{names[k]} ({100 * shares[k]:.1f}%)" for k in order)
+    return ", ".join(f"{names[k]} ({percent(shares[k])}%)" for k in order)

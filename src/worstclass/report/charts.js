@@ -4,7 +4,8 @@ const style = { fontSize: "12px" };
 const system = matchMedia("(prefers-color-scheme: dark)");
 let printing = false;
 const dark = () => !printing && (document.documentElement.dataset.theme || (system.matches ? "dark" : "light")) === "dark";
-const percent = (x) => (100 * x).toFixed(1);
+// As `percentages.percent` does: rounded once, and ties, which toFixed takes up, to the even digit: 6.25 is 6.2.
+const percent = (x) => (Math.abs(4 * (100 * x)) % 4 === 1 ? Math.trunc(1000 * x) / 10 : 100 * x).toFixed(1);
 const lightness = (color, bound) => { const c = d3.lab(color); c.l = bound(c.l); return c.formatHex(); };
 const tone = (color) => (dark() ? lightness(color, (l) => Math.max(l, 55)) : color); // as a bar, line or dot
 const legible = (color) => lightness(color, (l) => (dark() ? Math.max(l, 72) : Math.min(l, 45))); // as text

@@ -1,5 +1,6 @@
 """Figures as Matplotlib objects: class-wise bars, methods as a forest plot, and what a run did over its epochs."""
 
+import io
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -34,6 +35,15 @@ STYLE: Any = {
 }
 
 
+class Picture(Figure):
+    """A figure that a notebook shows, without pyplot too."""
+
+    def _repr_png_(self) -> bytes:
+        buffer = io.BytesIO()
+        self.savefig(buffer, format="png")
+        return buffer.getvalue()
+
+
 def run_color(index: int) -> str:
     """A colour of its own for each run: after the first eight the same ones, lighter."""
     rounds, place = divmod(index, len(COLORS))
@@ -49,7 +59,7 @@ def classwise(results: Sequence[Result], attack: str) -> Figure:
     if has_many(len(results[0].class_names)):
         return _ranked(results, attack)
     with matplotlib.rc_context(STYLE):
-        figure = Figure(figsize=(9, 3.6), layout="constrained")
+        figure = Picture(figsize=(9, 3.6), layout="constrained")
         axes = figure.subplots()
         names = [_short(name, 16) for name in results[0].class_names]
         places, width = np.arange(len(names)), 0.8 / len(results)
@@ -79,7 +89,7 @@ def classwise(results: Sequence[Result], attack: str) -> Figure:
 def _ranked(results: Sequence[Result], attack: str) -> Figure:
     """Left, the classes that are lowest and highest on average over the runs; right, all of each run in its order."""
     with matplotlib.rc_context(STYLE):
-        figure = Figure(figsize=(9, 1.6 + 2 * ENDS * (0.12 + 0.09 * len(results))), layout="constrained")
+        figure = Picture(figsize=(9, 1.6 + 2 * ENDS * (0.12 + 0.09 * len(results))), layout="constrained")
         left, right = figure.subplots(1, 2, width_ratios=(3, 2))
         names = results[0].class_names
         ends = {  # (runs, K) each
@@ -123,7 +133,7 @@ def forest(groups: Sequence[Group], attack: str) -> Figure:
     ordered = by_worst(groups, attack)
     places = np.arange(len(ordered))[::-1]
     with matplotlib.rc_context(STYLE):
-        figure = Figure(figsize=(9, 1.3 + 0.42 * len(ordered)), layout="constrained")
+        figure = Picture(figsize=(9, 1.3 + 0.42 * len(ordered)), layout="constrained")
         measures = {"average": "average", "worst": "worst class"} | ({"worst_tenth": TENTH} if groups[0].many else {})
         panels = figure.subplots(1, len(measures), sharey=True)
         for axes, (key, title) in zip(panels, measures.items(), strict=True):
@@ -166,7 +176,7 @@ def _count(number: int, word: str) -> str:
 def training(runs: Sequence[tuple[str, Run]]) -> Figure:
     """Average and worst validation accuracy over the epochs, and the weights of the classes, by title and run."""
     with matplotlib.rc_context(STYLE):
-        figure = Figure(figsize=(9, 3.0 * len(runs)), layout="constrained")
+        figure = Picture(figsize=(9, 3.0 * len(runs)), layout="constrained")
         panels = figure.subplots(len(runs), 2, squeeze=False)
         for (left, right), (title, run) in zip(panels, runs, strict=True):
             log = run.log

@@ -16,6 +16,7 @@ from worstclass.data import data_at_hand, to_float
 from worstclass.errors import UserError
 from worstclass.evaluation.outcomes import NATURAL
 from worstclass.evaluation.targets import run_target
+from worstclass.percentages import percent
 from worstclass.report.results import Result
 from worstclass.rng import PerSample
 from worstclass.runs.saver import LAST, SELECTED
@@ -92,7 +93,7 @@ def make_gallery(result: Result, attack: str, *, data_dir: Path = Path("data"), 
         f"perturbations magnified {0.5 / target.eps:.0f} times" if target.norm == "linf" else "perturbations magnified"
     )
     if worst["ties"] > 1:
-        note += f"; {weakest} is the first of {worst['ties']} classes at {100 * worst['value']:.1f}%"
+        note += f"; {weakest} is the first of {worst['ties']} classes at {percent(worst['value'])}%"
     return Gallery(result.title, weakest, note, tuple(pictures))
 
 

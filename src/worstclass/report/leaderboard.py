@@ -5,15 +5,15 @@ import io
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
-from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
 from worstclass.errors import visible
+from worstclass.percentages import percent, percent_interval
 from worstclass.report.groups import Group, by_worst
-from worstclass.report.markup import latex_table, markdown_table
+from worstclass.report.markup import latex_table, markdown_table, plain_text
 from worstclass.report.results import attack_title
-from worstclass.report.tables import TENTH, TENTH_NOTE, number, percent
+from worstclass.report.tables import TENTH, TENTH_NOTE, number
 
 WORDS = (0, 1, 6)  # columns that are not numbers
 SMALL = 10  # degrees of freedom below which a spread over seeds is itself uncertain
@@ -43,7 +43,7 @@ def leaderboard_rows(groups: Sequence[Group], attacks: Iterable[str]) -> list[tu
                     str(len(group.results)),
                     with_deviation(column["average"]),
                     with_deviation(column["worst"]),
-                    percent(column["pooled_worst"]),
+                    percent_interval(column["pooled_worst"]),
                     str(column["pooled_worst"]["class"]),
                     *([with_deviation(column["worst_tenth"])] if group.many else []),
                     *gaps,
@@ -55,13 +55,13 @@ def leaderboard_rows(groups: Sequence[Group], attacks: Iterable[str]) -> list[tu
 
 def with_deviation(mean: Mapping[str, Any]) -> str:
     """`47.9 ± 0.4 [46.8, 49.1]`: mean, standard deviation over seeds if there are two, interval."""
-    deviation = "" if mean["std"] is None else f" ± {100 * mean['std']:.1f}"
-    return f"{100 * mean['value']:.1f}{deviation} [{100 * mean['low']:.1f}, {100 * mean['high']:.1f}]"
+    deviation = "" if mean["std"] is None else f" ± {percent(mean['std'])}"
+    return f"{percent(mean['value'])}{deviation} [{percent(mean['low'])}, {percent(mean['high'])}]"
 
 
 def signed(gap: Mapping[str, Any]) -> str:
     """A difference in points: `+7.0 [+3.6, +11.3]`."""
-    return f"{100 * gap['value']:+.1f} [{100 * gap['low']:+.1f}, {100 * gap['high']:+.1f}]"
+    return percent_interval(gap, sign=True)
 
 
 def _rho(rho: dict[str, Any] | None) -> str:
@@ -113,9 +113,7 @@ def render_leaderboard(groups: Sequence[Group], attacks: Sequence[str], kind: st
 
 
 def _text(groups: Sequence[Group], attacks: Sequence[str]) -> str:
-    table, buffer = leaderboard_table(groups, attacks, "Over seeds"), io.StringIO()
-    Console(file=buffer, width=Console(width=1000).measure(table).maximum).print(table)
-    return "\n".join(line.rstrip() for line in buffer.getvalue().splitlines()) + "\n"
+    return plain_text(leaderboard_table(groups, attacks, "Over seeds")) + "\n"
 
 
 def _markdown(groups: Sequence[Group], attacks: Sequence[str]) -> str:

@@ -1,7 +1,12 @@
-"""A table of words and numbers as Markdown or LaTeX: the same code for `--format` and for the page's buttons."""
+"""A table of words and numbers as text, Markdown or LaTeX: the same code for `--format` and for the page's buttons."""
 
+import io
 from collections.abc import Collection, Sequence
 
+from rich.console import Console
+from rich.table import Table
+
+WIDEST = 1000  # characters of a table: nothing is cut
 LATEX = {
     "\\": "\\textbackslash{}",
     "{": "\\{",
@@ -35,6 +40,15 @@ def latex_table(
         lines.append(" & ".join(map(escape_latex, row)) + " \\\\")
         previous = row[0]
     return "\n".join([*lines, "\\bottomrule", "\\end{tabular}"]) + "\n"
+
+
+def plain_text(table: Table) -> str:
+    """A table as lines of text, as wide as it needs to be. In a notebook too, where rich would show it elsewhere."""
+    buffer = io.StringIO()
+    console = Console(file=buffer, width=WIDEST, color_system=None, force_jupyter=False)
+    console.width = console.measure(table).maximum
+    console.print(table)
+    return "\n".join(line.rstrip() for line in buffer.getvalue().splitlines()).strip("\n")
 
 
 def escape_latex(text: str) -> str:

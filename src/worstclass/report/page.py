@@ -105,7 +105,7 @@ def write_report(
 
 
 def page_data(results: Sequence[Result], groups: Sequence[Group] | None = None) -> dict[str, Any]:
-    """What the charts are drawn from: the numbers of the cards and logs, rounded to what a chart can show."""
+    """What the charts are drawn from. The numbers of the cards are as they were measured: the page rounds once."""
     names = shared_attacks(results)
     groups = group_results(results) if groups is None else groups
     return {
@@ -162,12 +162,12 @@ def _column(result: Result, name: str) -> dict[str, Any]:
     shares = table / np.maximum(table.sum(1, keepdims=True), 1)
     many = has_many(count)
     return {
-        "average": _rounded(column["average"]),
-        "worst_tenth": _rounded(column["worst_tenth"]),
-        "worst": _rounded(column["worst"]) | {key: column["worst"][key] for key in ("class", "ties")},
-        "classes": [_rounded(each) for each in column["classes"]],
-        "rho": _rounded(against["rho"]) if against else None,
-        **({"confusions": _largest(shares)} if many else {"confusion": np.round(shares, 4).tolist()}),
+        "average": _ends(column["average"]),
+        "worst_tenth": _ends(column["worst_tenth"]),
+        "worst": _ends(column["worst"]) | {key: column["worst"][key] for key in ("class", "ties")},
+        "classes": [_ends(each) for each in column["classes"]],
+        "rho": _ends(against["rho"]) if against else None,
+        **({"confusions": _largest(shares)} if many else {"confusion": shares.tolist()}),
     }
 
 
@@ -175,16 +175,16 @@ def _largest(shares: NDArray[np.float64]) -> list[list[tuple[int, float]]]:
     """For each class the three others that it is most often taken for, and how often; a matrix of many is too large."""
     others = np.where(np.eye(len(shares), dtype=bool), -1, shares)
     thieves = np.argsort(-others, axis=1, kind="stable")[:, :3]
-    return [[(int(j), round(float(row[j]), 4)) for j in three] for row, three in zip(shares, thieves, strict=True)]
+    return [[(int(j), float(row[j])) for j in three] for row, three in zip(shares, thieves, strict=True)]
 
 
 def _method(group: Group, name: str) -> dict[str, Any]:
     column = group.columns[name]
     return {
-        key: _rounded(column[key])
+        key: _ends(column[key])
         | {
-            "std": None if column[key]["std"] is None else round(column[key]["std"], 5),
-            "seeds": [round(value, 5) for value in column[key]["seeds"]],
+            "std": column[key]["std"],
+            "seeds": column[key]["seeds"],
             "paper": column["paper"].get(key) if column["paper"] else None,
         }
         for key in ("average", "worst", "worst_tenth")
@@ -222,8 +222,8 @@ def _duration(seconds: float) -> str:
     return f"{seconds / 60:.1f} min" if seconds < 7200 else f"{seconds / 3600:.1f} h"
 
 
-def _rounded(measure: Mapping[str, Any]) -> dict[str, Any]:
-    return {key: None if measure[key] is None else round(measure[key], 5) for key in ("value", "low", "high")}
+def _ends(measure: Mapping[str, Any]) -> dict[str, Any]:
+    return {key: measure[key] for key in ("value", "low", "high")}
 
 
 def _for_script(data: Any) -> Markup:

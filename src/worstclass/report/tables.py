@@ -7,6 +7,7 @@ from rich.table import Table
 from rich.text import Text
 
 from worstclass.errors import visible
+from worstclass.percentages import percent_interval
 from worstclass.report.markup import latex_table, markdown_table
 from worstclass.report.results import Result, attack_title
 from worstclass.tail import has_many
@@ -41,20 +42,15 @@ def rows(results: Sequence[Result]) -> list[tuple[str, ...]]:
                 (
                     attack_title(attack),
                     result.title,
-                    percent(column["average"]),
-                    percent(column["worst"]),
+                    percent_interval(column["average"]),
+                    percent_interval(column["worst"]),
                     weakest(column),
-                    *([percent(column["worst_tenth"])] if _many(results) else []),
+                    *([percent_interval(column["worst_tenth"])] if _many(results) else []),
                     number(column["class_variance"], 4),
                     number(against["rho"], 2, sign=True) if against else "base" if result.is_base else "",
                 )
             )
     return table
-
-
-def percent(measure: dict[str, Any]) -> str:
-    """`61.2 [59.4, 63.0]`."""
-    return f"{100 * measure['value']:.1f} [{100 * measure['low']:.1f}, {100 * measure['high']:.1f}]"
 
 
 def number(measure: dict[str, Any], digits: int, *, sign: bool = False) -> str:

@@ -10,7 +10,7 @@ from matplotlib.figure import Figure
 
 from worstclass.errors import UserError, choose
 from worstclass.metrics import Floats
-from worstclass.report.figures import STYLE
+from worstclass.report.figures import STYLE, Picture
 from worstclass.report.results import Result, attack_title
 from worstclass.reproduce.rows import Row, collect, rows_of
 from worstclass.reproduce.specs import FIGURES, RESNET
@@ -40,7 +40,7 @@ def draw_figure(name: str, folders: Sequence[Path], setting: tuple[str, str] = R
 
 def _bars(rows: Sequence[Row], attack: str) -> Figure:
     """A panel for each method: the accuracy of each class, its interval, and the average."""
-    figure = Figure(figsize=(9, 3.4), layout="constrained")
+    figure = Picture(figsize=(9, 3.4), layout="constrained")
     for axes, row in zip(figure.subplots(1, len(rows), sharey=True), rows, strict=True):
         axes.set_title(row.title, loc="left")
         result = _shown(row, attack)
@@ -63,7 +63,7 @@ def _bars(rows: Sequence[Row], attack: str) -> Figure:
 
 def _weights(rows: Sequence[Row], attack: str) -> Figure:
     """Average and worst-class accuracy over the weight of the class in focus."""
-    figure = Figure(figsize=(5, 3.6), layout="constrained")
+    figure = Picture(figsize=(5, 3.6), layout="constrained")
     axes = figure.subplots()
     shown = [result for row in rows if (result := _shown(row, attack))]
     if not shown:
@@ -84,7 +84,7 @@ def _weights(rows: Sequence[Row], attack: str) -> Figure:
 
 def _pairs(rows: Sequence[Row], attack: str) -> Figure:
     """A panel for each other method: ours in blue and the other in purple, class by class."""
-    figure = Figure(figsize=(12, 3.4), layout="constrained")
+    figure = Picture(figsize=(12, 3.4), layout="constrained")
     ours = _shown(rows[0], attack)
     for axes, row in zip(figure.subplots(1, len(rows) - 1, sharey=True), rows[1:], strict=True):
         axes.set_title(f"WAT and {row.title}", loc="left")

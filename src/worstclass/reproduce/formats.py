@@ -5,11 +5,10 @@ import io
 from collections.abc import Callable
 from dataclasses import replace
 
-from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from worstclass.report.markup import escape_latex
+from worstclass.report.markup import escape_latex, plain_text
 from worstclass.report.results import attack_title
 from worstclass.reproduce.tables import Block, Cell, Line, PaperTable
 
@@ -41,9 +40,7 @@ def _text(table: PaperTable) -> str:
                     shown.add_section()
                 for row in _three(replace(line, cells=line.cells[start * count : (start + 1) * count])):
                     shown.add_row(*(Text(cell) for cell in row))
-            buffer = io.StringIO()
-            Console(file=buffer, width=160).print(shown)
-            parts.append("\n".join(text.rstrip() for text in buffer.getvalue().splitlines()))
+            parts.append(plain_text(shown))
     return "\n".join([*parts, *_remarks(table)]) + "\n"
 
 

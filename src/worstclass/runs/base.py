@@ -18,6 +18,7 @@ from worstclass.config import Config, make_config, merge
 from worstclass.data import Images, to_float
 from worstclass.errors import UserError
 from worstclass.files import write_json
+from worstclass.percentages import percent
 from worstclass.runs.run import Run, build_model
 from worstclass.runs.saver import ABOUT, LAST, SELECTED, read_about
 from worstclass.stats import ClassStats
@@ -164,7 +165,7 @@ def verdict(y: Tensor, shipped: Tensor, base: Tensor, num_classes: int, mix: flo
     else:
         word = "no significant difference to the base"
     numbers = ", ".join(
-        f"{name} {100 * each.value:+.1f} [{100 * each.low:+.1f}, {100 * each.high:+.1f}]"
+        f"{name} {percent(each.value, sign=True)} [{percent(each.low, sign=True)}, {percent(each.high, sign=True)}]"
         for name, each in (("worst class", worst), ("average", average))
     )
     how = {0.0: "", 1.0: ""}.get(mix, f" (weights {100 * mix:.0f}% of the way from the base)")

@@ -13,9 +13,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationInfo, field_validat
 
 from worstclass.config import (
     DEFAULTS,
-    MAX_RECIPE,
     Config,
-    Whole,
     make_config,
     merge,
     parse_toml,
@@ -24,10 +22,12 @@ from worstclass.config import (
     validate,
 )
 from worstclass.errors import UserError, shown, unknown
+from worstclass.fields import Whole
 from worstclass.files import read_text
 from worstclass.names import parse_attacks
 from worstclass.owners import describe_owners, is_used
 from worstclass.radius import show_radius
+from worstclass.recipe_files import MAX_RECIPE
 
 RESULTS = "sweep.json"
 LONGEST = 40  # characters of a value in the name of a folder

@@ -1,0 +1,132 @@
+"""What an audit returns: it prints and shows itself, compares, plots, saves and reports."""
+
+import importlib
+import json
+import sys
+import types
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+import worstclass as wc
+from robust_cnn import load_cnn
+from tiny import write_tiny_npz
+from worstclass.auditing.result import AuditResult
+from worstclass.data import Images, open_source
+from worstclass.errors import UserError
+from worstclass.evaluation.targets import CARD, OUTCOMES
+from worstclass.files import read_json
+from worstclass.metrics import compare
+from worstclass.models import SmallCNN
+from worstclass.report import load_results
+
+EPS = 0.05
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory: pytest.TempPathFactory) -> str:
+    return f"npz:{write_tiny_npz(tmp_path_factory.mktemp('audit') / 'tiny.npz')}"
+
+
+@pytest.fixture
+def model() -> SmallCNN:
+    return load_cnn("tiny_cnn", 3)
+
+
+@pytest.fixture(scope="module")
+def images(data: str) -> Images:
+    return open_source(data).read("test")
+
+
+def records(result: AuditResult) -> list[dict[str, Any]]:
+    return list(result.per_class)
+
+
+# --- the result ---
+
+
+@pytest.fixture(scope="module")
+def result(images: Images) -> AuditResult:
+    names = ["<b>top</b>", "[red]middle", "bottom"]
+    return wc.audit(load_cnn("tiny_cnn", 3), (images.x, images.y), EPS, attacks="pgd-5", class_names=names, limit=45)
+
+
+def test_a_result_prints_and_shows_itself(result: AuditResult) -> None:
+    text = str(result)
+    assert text.splitlines()[0] == "SmallCNN on arrays: L-inf radius 0.05, 45 images, 3 classes"
+    assert f"Weakest class under PGD-5: {result.worst.name}" in text
+    assert all(name in text for name in ("<b>top</b>", "[red]middle", "bottom", "Natural", "PGD-5"))
+    assert f"{100 * result.average.value:.1f} [{100 * result.average.low:.1f}" in text
+    assert "strong-attack: run: pgd-5." in text
+    assert repr(result) == text
+    shown = result._repr_html_()
+    assert "&lt;b&gt;top&lt;/b&gt;" in shown
+    assert "<b>" not in shown
+    assert shown.count("<tr>") == 2 + 2 + 3
+    with pytest.raises(UserError, match="unknown attack 'pgd-6'"):
+        result.under("pgd-6")
+
+
+def test_the_strongest_of_attacks_without_a_rank_leaves_the_least(images: Images, model: SmallCNN) -> None:
+    """In whichever order they were asked for: a gate speaks of it."""
+    for attacks in (["pgd-5", "pgd-1"], ["pgd-1", "pgd-5"]):
+        found = wc.audit(model, (images.x, images.y), EPS, attacks=attacks, checks=False)
+        assert found.average.value == min(found.under(name)[0].value for name in found.card["columns"])
+
+
+def test_per_class_is_a_frame_where_pandas_is_there(result: AuditResult, monkeypatch: pytest.MonkeyPatch) -> None:
+    find = importlib.util.find_spec
+    monkeypatch.setattr(
+        importlib.util, "find_spec", lambda name, *rest: None if name == "pandas" else find(name, *rest)
+    )
+    rows = records(result)
+    assert [row["class"] for row in rows] == result.card["class_names"]
+    assert {row["images"] for row in rows} == {15}
+    assert all(row["pgd-5_low"] <= row["pgd-5"] <= row["pgd-5_high"] for row in rows)
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name, *rest: object())
+    monkeypatch.setitem(sys.modules, "pandas", types.SimpleNamespace(DataFrame=lambda given: ("frame", given)))
+    assert result.per_class == ("frame", rows)
+
+
+def test_results_are_compared_image_by_image(result: AuditResult, images: Images, tmp_path: Path) -> None:
+    other = load_cnn("tiny_cnn", 3)
+    with torch.no_grad():
+        list(other.parameters())[-1][0] += 1.0  # the bias of the first class
+    names = result.card["class_names"]
+    options: dict[str, Any] = {"attacks": ["pgd-5", "fgsm"], "class_names": names, "limit": 45, "checks": False}
+    base = wc.audit(other, (images.x, images.y), EPS, **options)
+    found = result.compare(base)
+    assert list(found.columns) == ["natural", "pgd-5"]
+    expected = compare(
+        result.outcomes.labels, result.outcomes.predictions["pgd-5"], base.outcomes.predictions["pgd-5"], 3
+    )
+    assert found.columns["pgd-5"]["worst_difference"]["value"] == expected.worst_difference.value
+    assert found.columns["pgd-5"]["p_value"] == expected.p_value
+    assert "SmallCNN less SmallCNN" in str(found)
+    assert found._repr_html_().count("<tr>") == 3
+    base.save(tmp_path / "base")
+    assert result.compare(tmp_path / "base").columns == found.columns
+    elsewhere = wc.audit(other, (images.x, images.y), 0.1, **options)
+    with pytest.raises(UserError, match="with another eps"):
+        result.compare(elsewhere)
+
+
+def test_a_result_plots_saves_and_reports(result: AuditResult, tmp_path: Path) -> None:
+    figure = result.plot()
+    assert figure.axes[0].get_title(loc="left").startswith("PGD-5: accuracy of each class")
+    assert [label.get_text() for label in figure.axes[0].get_xticklabels()] == result.card["class_names"]
+    assert result.plot("natural").axes[0].get_title(loc="left").startswith("Natural")
+    result.save(tmp_path / "saved")
+    assert {path.name for path in (tmp_path / "saved").iterdir()} == {CARD, OUTCOMES}
+    assert read_json(tmp_path / "saved" / CARD) == json.loads(json.dumps(result.card))
+    (read,) = load_results([tmp_path / "saved"])
+    assert read.columns["pgd-5"]["worst"]["value"] == result.worst.value
+    assert AuditResult.load(tmp_path / "saved").average == result.average
+    result.save(tmp_path / "saved")
+    written = result.report(tmp_path / "page.html")
+    assert written[0] == tmp_path / "page.html"
+    page = written[0].read_text()
+    assert "PGD-5" in page
+    assert "<b>top" not in page

@@ -1,0 +1,169 @@
+"""The preflight of an audit: each mistake that it knows is one line, an error or a warning, before the first attack."""
+
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+import worstclass as wc
+from odd_models import Detached, Discrete, Mixing, Probabilities, Random, Wrapped
+from oracles import unchanged
+from robust_cnn import load_cnn
+from tiny import write_tiny_npz
+from worstclass.auditing.audit import TRAINING
+from worstclass.auditing.preflight import preflight
+from worstclass.auditing.result import AuditResult
+from worstclass.data import Images, open_source, to_float
+from worstclass.errors import UserError
+from worstclass.evaluation.evaluate import Event
+from worstclass.models import Normalized, SmallCNN
+
+EPS = 0.05
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory: pytest.TempPathFactory) -> str:
+    return f"npz:{write_tiny_npz(tmp_path_factory.mktemp('audit') / 'tiny.npz')}"
+
+
+@pytest.fixture
+def model() -> SmallCNN:
+    return load_cnn("tiny_cnn", 3)
+
+
+@pytest.fixture(scope="module")
+def images(data: str) -> Images:
+    return open_source(data).read("test")
+
+
+def records(result: AuditResult) -> list[dict[str, Any]]:
+    return list(result.per_class)
+
+
+# --- preflight ---
+
+
+def lines(model: nn.Module, images: Images, **options: Any) -> dict[str, tuple[str, bool]]:
+    found = preflight(model.eval(), images, num_classes=3, eps=EPS, **options)
+    return {line.name: (line.text, line.error) for line in found}
+
+
+class LogProbabilities(Probabilities):
+    def forward(self, x: Tensor) -> Tensor:
+        return super().forward(x).log()
+
+
+class Expects(Wrapped):
+    """Expects images normalised by a mean and std; given those, it is the model."""
+
+    def __init__(self, model: nn.Module, mean: float, std: float) -> None:
+        super().__init__(model)
+        self.mean, self.std = mean, std
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.logits(x * self.std + self.mean)
+
+
+class Constant(nn.Module):
+    """One answer to everything."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return torch.tensor([1.0, 0, 0]).expand(len(x), 3) + 0 * x.flatten(1)[:, :3]
+
+
+def test_a_sound_model_passes_without_a_word(model: SmallCNN, images: Images) -> None:
+    with unchanged(model):
+        assert lines(model, images) == {}
+
+
+@pytest.mark.parametrize(
+    ("wrap", "name", "text", "error"),
+    [
+        (Probabilities, "logits", "outputs are probabilities", True),
+        (LogProbabilities, "logits", "outputs are log-probabilities", False),
+        (Detached, "gradients", "no gradient leads from the logits to the images", True),
+        (Discrete, "gradients", "no gradient leads", True),
+        (Random, "deterministic", "use autoattack-rand", False),
+        (Mixing, "one-by-one", "depend on the others in its batch", False),
+        (lambda model: Constant(), "accuracy", "clean accuracy is 33.3%", True),
+    ],
+)
+def test_each_line_of_the_preflight(
+    wrap: Any, name: str, text: str, error: bool, model: SmallCNN, images: Images
+) -> None:
+    found = lines(wrap(model), images)
+    assert text in found[name][0]
+    assert found[name][1] is error
+    assert "\n" not in found[name][0]
+
+
+def test_black_box_attacks_need_no_gradients(model: SmallCNN, images: Images) -> None:
+    assert lines(Detached(model), images, attacks=["square"])["gradients"][1] is False
+    assert lines(Detached(model), images, attacks=["square", "pgd-20"])["gradients"][1] is True
+
+
+def test_normalisation_twice_or_not_at_all_is_suspected(model: SmallCNN, images: Images) -> None:
+    """A model that standardises images and one that expects it of others are one function, given what each needs."""
+    x = to_float(images.x)
+    std, mean = torch.std_mean(x.double())
+    expects = Expects(model, float(mean), float(std))
+    given = Normalized(expects, [float(mean)], [float(std)])
+    assert torch.allclose(given.eval()(x), model(x), atol=1e-3)
+    assert "normalisation" not in {name.removeprefix("double-") for name in lines(given, images)}
+    assert "does the model expect them? Give mean and std." in lines(expects, images)["normalisation"][0]
+    twice = Normalized(given, [float(mean)], [float(std)])
+    assert "does the model normalise images itself" in lines(twice, images)["double-normalisation"][0]
+
+
+def test_mean_and_std_attack_in_the_range_of_images(model: SmallCNN, images: Images) -> None:
+    expects = Expects(model, 0.4, 0.5).eval()
+    plain = wc.audit(model, (images.x, images.y), EPS, attacks="pgd-5", checks=False)
+    given = wc.audit(expects, (images.x, images.y), EPS, attacks="pgd-5", mean=0.4, std=[0.5], checks=False)
+    assert given.under("natural")[0].value == plain.under("natural")[0].value
+    assert abs(given.average.value - plain.average.value) <= 2 / len(images)  # the same function, but for rounding
+    assert given.card["about"]["mean"] == pytest.approx([0.4])
+
+
+def test_normalisation_leaves_the_precision_of_a_model(model: SmallCNN, images: Images) -> None:
+    model.register_buffer("steps", torch.zeros(1, dtype=torch.float64))
+    with unchanged(model):
+        wc.audit(model, (images.x, images.y), EPS, attacks="natural", mean=0.0, std=1.0)
+    assert model.get_buffer("steps").dtype == torch.float64
+    assert {parameter.dtype for parameter in model.parameters()} == {torch.float32}
+
+
+def test_other_lines_of_the_preflight(model: SmallCNN, images: Images) -> None:
+    dark = Images(to_float(images.x) / 255, images.y)
+    assert "divided by 255 twice" in lines(model, dark)["range"][0]
+    two = images.select((images.y < 2).nonzero().squeeze(1))
+    assert lines(model, two)["classes"][0].startswith("1 of 3 classes have no images")
+    few = images.select(torch.tensor([0, 1]))
+    assert "not clearly above chance" in lines(model, few)["accuracy"][0]
+    assert "0.5 is customary" in lines(model, images, norm="l2")["radius"][0]
+
+    class Infinite(nn.Module):
+        def forward(self, x: Tensor) -> Tensor:
+            return x.flatten(1)[:, :3] / 0
+
+    assert lines(Infinite(), images)["finite"][1]
+
+
+def test_an_error_stops_before_the_first_attack_and_a_warning_is_heard(model: SmallCNN, images: Images) -> None:
+    events: list[Event] = []
+    pair = (images.x, images.y)
+    with pytest.raises(UserError, match=r"outputs are probabilities\..*Without checks the audit goes on"):
+        wc.audit(Probabilities(model).eval(), pair, EPS, attacks="pgd-2", notify=events.append)
+    assert events == []
+    heard: list[str] = []
+    model.train()
+    model.conv1.eval()
+    with unchanged(model):  # each layer keeps its mode
+        result = wc.audit(model, pair, EPS, attacks="natural", checks=False, on_note=heard.append)
+    assert heard == [TRAINING] == list(result.notes)
+    assert TRAINING in str(result)
+    with pytest.warns(UserWarning, match="training mode"):
+        wc.audit(model, pair, EPS, attacks="natural", checks=False)
+    assert result.card["columns"]["natural"]["average"]["value"] == float(
+        (model.eval()(to_float(images.x)).argmax(1) == images.y).double().mean()
+    )

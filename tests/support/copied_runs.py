@@ -1,0 +1,18 @@
+"""Copies of evaluated runs that differ in what a test is about."""
+
+import shutil
+from pathlib import Path
+from typing import Any
+
+from worstclass.config import make_config, merge, read_recipe, to_toml
+from worstclass.evaluation.outcomes import Outcomes
+
+
+def copy_run(folder: Path, out: Path, predictions: dict[str, Any] | None = None, **changes: object) -> Path:
+    """A run with some keys of its recipe and some of its predictions changed."""
+    shutil.copytree(folder, out)
+    config = make_config(merge(read_recipe(str(folder / "recipe.toml")), changes))
+    (out / "recipe.toml").write_text(to_toml(config))
+    own = Outcomes.load(out / "outcomes.npz")
+    Outcomes(own.labels, own.predictions | (predictions or {})).save(out / "outcomes.npz")
+    return out
