@@ -41,6 +41,7 @@ def train_with_progress(
     allow_code: bool = False,
     team: Team = ALONE,
     data_limit: int | None = None,
+    compile_cache: Path | None = None,
     on_record: Sequence[Callable[[dict[str, Any]], None]] = (),
 ) -> Run:
     """Train with a line after each epoch; Ctrl-C and SIGTERM say how to go on."""
@@ -65,6 +66,8 @@ def train_with_progress(
                 nonlocal trained
                 trained += 1
                 run = open_run(folder)
+                if trained == 1 and (ready := ready_line(run.about)):
+                    progress.epoch(ready)
                 progress.epoch(epoch_line(line, of, run.class_names))
                 if of is not config:
                     return
@@ -91,6 +94,7 @@ def train_with_progress(
                 allow_code=allow_code,
                 team=team,
                 data_limit=data_limit,
+                compile_cache=compile_cache,
                 notify=progress.download,
                 on_step=lambda epoch, step, steps: progress.step(
                     f"{of.method} epoch {epoch}/{config.epochs}", step, steps
@@ -110,6 +114,18 @@ def train_with_progress(
     if told:
         say("\n- ".join(["Notes on this run:", *told]))
     return run
+
+
+def ready_line(about: Mapping[str, Any]) -> str:
+    """How long a compiled run took to start, and whether it found what was compiled before; empty for an eager one."""
+    engine = [about, *about.get("resumed", [])][-1]["engine"]
+    if not engine["fast"] or "prepare_seconds" not in engine:
+        return ""
+    found = {"hit": ", all from the compile cache", "part": ", some from the compile cache"}
+    cached = found.get(engine.get("compile_cache", ""), "")
+    return (
+        f"Started in {engine['start_seconds']:.1f} s, {engine['prepare_seconds']:.1f} s to compile and capture{cached}."
+    )
 
 
 class NewNotes:

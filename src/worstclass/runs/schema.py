@@ -16,6 +16,9 @@ class EngineRecord(Record):
     deterministic: bool = False
     gpu: str = ""
     processes: Count = 1
+    start_seconds: Finite = 0.0  # until the first step
+    prepare_seconds: Finite = 0.0  # of them, to compile and to capture
+    compile_cache: str = ""
 
 
 class ResumedRecord(Record):
