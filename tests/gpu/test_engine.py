@@ -314,6 +314,6 @@ def test_a_second_run_finds_what_the_first_compiled(tmp_path: Path, tiny_values:
         run = train_run(
             make_config(tiny_values), tmp_path / name, device=DEVICE, engine=engine, compile_cache=tmp_path / "cache"
         )
-        found.append(run.about["engine"]["compile_cache"])
+        found.append(run.about["start"]["compile_cache"])
     assert found[1] == "hit"
     assert len(list((tmp_path / "cache").iterdir())) == 1

@@ -182,11 +182,12 @@ def test_the_folder_is_the_users_own(monkeypatch: pytest.MonkeyPatch, tmp_path: 
 
 
 def test_a_compiled_run_says_how_it_started() -> None:
-    engine = {"fast": True, "start_seconds": 12.34, "prepare_seconds": 9.87, "compile_cache": "hit"}
+    start = {"seconds": 12.34, "prepare_seconds": 9.87, "compile_cache": "hit"}
+    fast: dict[str, Any] = {"engine": {"fast": True}, "start": start}
     line = "Started in 12.3 s, 9.9 s to compile and capture, all from the compile cache."
-    assert ready_line({"engine": engine}) == line
-    assert ready_line({"engine": {"fast": False}, "resumed": [{"engine": engine}]}) == line
-    assert ready_line({"engine": engine | {"fast": False}}) == ""
+    assert ready_line(fast) == line
+    assert ready_line({"engine": {"fast": False}, "resumed": [fast]}) == line
+    assert ready_line(fast | {"engine": {"fast": False}}) == ""
     assert ready_line({"engine": {"fast": True}}) == ""  # of a run from before
 
 
@@ -204,15 +205,15 @@ def test_a_run_keeps_what_it_compiled_and_says_so(
 
     fast, folder = Engine(fast=True), tmp_path / "cache"
     runs = [train("first", fast, folder), train("again", fast, folder), train("without", fast, None)]
-    assert [run.about["engine"].get("compile_cache") for run in runs] == ["miss", "hit", None]
+    assert [run.about["start"].get("compile_cache") for run in runs] == ["miss", "hit", None]
     assert len({(run.folder / SELECTED).read_bytes() for run in runs}) == 1
     sweep = train("seed and rate", fast, folder, seed=7, eta=0.5, lr=0.01, epochs=2)
-    assert sweep.about["engine"]["compile_cache"] == "hit"
-    assert train("batch", fast, folder, batch_size=10).about["engine"]["compile_cache"] == "miss"
+    assert sweep.about["start"]["compile_cache"] == "hit"
+    assert train("batch", fast, folder, batch_size=10).about["start"]["compile_cache"] == "miss"
     assert len(list(folder.iterdir())) == 2
-    eager = train("eager", Engine(), folder).about["engine"]
+    eager = train("eager", Engine(), folder).about["start"]
     assert "compile_cache" not in eager
-    assert 0 <= eager["prepare_seconds"] <= eager["start_seconds"]
+    assert 0 <= eager["prepare_seconds"] <= eager["seconds"]
 
 
 PROCESS = """

@@ -21,6 +21,7 @@ from worstclass.runs.base import base_config, base_epoch
 from worstclass.runs.notes import training_notes
 from worstclass.runs.run import Run, open_run
 from worstclass.runs.saver import LOG
+from worstclass.runs.selection import is_validated
 from worstclass.runs.train import train_run
 from worstclass.runs.warm_start import Fork
 from worstclass.tail import has_many
@@ -118,14 +119,13 @@ def train_with_progress(
 
 def ready_line(about: Mapping[str, Any]) -> str:
     """How long a compiled run took to start, and whether it found what was compiled before; empty for an eager one."""
-    engine = [about, *about.get("resumed", [])][-1]["engine"]
-    if not engine["fast"] or "prepare_seconds" not in engine:
+    process = [about, *about.get("resumed", [])][-1]
+    start = process.get("start")
+    if not process["engine"]["fast"] or not start:
         return ""
     found = {"hit": ", all from the compile cache", "part": ", some from the compile cache"}
-    cached = found.get(engine.get("compile_cache", ""), "")
-    return (
-        f"Started in {engine['start_seconds']:.1f} s, {engine['prepare_seconds']:.1f} s to compile and capture{cached}."
-    )
+    cached = found.get(start.get("compile_cache", ""), "")
+    return f"Started in {start['seconds']:.1f} s, {start['prepare_seconds']:.1f} s to compile and capture{cached}."
 
 
 class NewNotes:
@@ -159,11 +159,14 @@ def epoch_line(line: dict[str, Any], config: Config, names: Sequence[str]) -> st
     worst = min(range(len(names)), key=lambda k: line["class_robust_accuracy"][k])
     heaviest = max(range(len(names)), key=lambda k: weights[k])
     moving = max(weights) - min(weights) > 1e-6
-    return (
-        f"{line['epoch']:3d}/{config.epochs}  loss {line['train']['loss']:.3f}  "
+    measured = (
         f"natural {100 * valid['natural_accuracy']:.1f}  validation PGD {100 * valid['robust_accuracy']:.1f}, "
         f"worst {100 * valid['worst_robust_accuracy']:.1f} {short(names[worst])}"
         + (f", worst tenth {100 * valid['worst_tenth_robust_accuracy']:.1f}" if has_many(len(names)) else "")
+    )
+    return (
+        f"{line['epoch']:3d}/{config.epochs}  loss {line['train']['loss']:.3f}  "
+        + (measured if is_validated(line) else "no validation")
         + (f"  heaviest {short(names[heaviest])} {weights[heaviest]:.2f}" if moving else "")
         + (f"  effective classes {line['effective_classes']:.1f}" if moving and "effective_classes" in line else "")
         + (f"  {smoothed_score(line, config)}" if "selection_score" in line else "")

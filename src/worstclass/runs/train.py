@@ -33,7 +33,7 @@ from worstclass.runs.run import (
     training_images,
 )
 from worstclass.runs.saver import ABOUT, LAST, LOG, Saver, read_about
-from worstclass.runs.selection import selection_score
+from worstclass.runs.selection import is_validated, selection_score
 from worstclass.runs.warm_start import Fork, check_fork, fork_state, log_until, start_from
 from worstclass.strategies.hedge import class_costs
 from worstclass.tail import worst_tenth
@@ -238,10 +238,14 @@ def _train_one(
                 saver.save_if_due()
 
         def note_engine(**what: Any) -> None:
-            (about["resumed"][-1] if resume else about)["engine"].update(what)
+            process = about["resumed"][-1] if resume else about
+            process["engine"].update(what)
+            if start:
+                process["start"] = start
             write_json(out / ABOUT, about)
 
         notes: list[str] = []
+        start: dict[str, Any] = {}
 
         def fall_back(line: str) -> None:
             notes.append(line)
@@ -254,24 +258,27 @@ def _train_one(
         smoothed = config.select != "last" and config.select_smoothing > 1
         own = about.get("fork", {}).get("epoch", 0)  # lines before that are of another run
         before = Run(out, config, about).log[own:] if smoothed and state.epoch > own else []
-        window = deque(before, maxlen=config.select_smoothing)
+        window = deque(filter(is_validated, before), maxlen=config.select_smoothing)
 
         def on_engine(used: Engine) -> None:
             now = time.perf_counter()
-            found = {"compile_cache": cache.save()} if cache and used.fast else {}
-            times = {"start_seconds": round(now - started, 3), "prepare_seconds": round(now - prepared, 3)}
-            note_engine(fast=used.fast, **times, **found)
+            start.update(seconds=round(now - started, 3), prepare_seconds=round(now - ready, 3))
+            if cache and used.fast:
+                start["compile_cache"] = cache.save()
+            note_engine(fast=used.fast)
 
-        prepared = time.perf_counter()
+        ready = time.perf_counter()
         for record in train_on(on_step=after_step, on_engine=on_engine, on_fallback=fall_back):
             if cache:
                 cache.save_news()  # a step may change its form on the way
             line = describe(record)
-            window.append(line)
-            score = selection_score(config.select, window)
-            line["selected"] = saver.select(record.epoch, score)
-            if smoothed:
-                line["selection_score"] = score
+            line["selected"] = False
+            if is_validated(line):
+                window.append(line)
+                score = selection_score(config.select, window)
+                line["selected"] = saver.select(record.epoch, score)
+                if smoothed:
+                    line["selection_score"] = score
             line["effective_classes"] = effective_classes(distribution(line, counts_of(about, "train")))
             _append_log(out / LOG, line)
             if record.epoch in keep:  # first: once a checkpoint is written, the epoch is not made again
@@ -328,6 +335,7 @@ def describe(record: EpochRecord) -> dict[str, Any]:
         **{name: share.tolist() for name, share in drawn.items() if share is not None},
         "strategy": {key: value.tolist() for key, value in record.strategy_before.items()},
         "next_class_weights": record.next_weights.tolist(),
+        **({} if record.valid_epoch is None else {"valid_epoch": record.valid_epoch}),
     }
 
 
