@@ -17,7 +17,7 @@ from worstclass.config import load_config, make_config, to_toml
 from worstclass.errors import UserError
 from worstclass.evaluation.targets import evaluate_target, run_target
 from worstclass.files import read_json, write_json
-from worstclass.runs.run import Run
+from worstclass.runs.run import Run, open_run
 from worstclass.runs.saver import ABOUT, LOG
 from worstclass.runs.train import train_run
 
@@ -108,7 +108,7 @@ def test_the_command_trains_recipes_and_reads_runs(
         if words[0] == "train":
             train_run(load_config(words[1], seed=3, epochs=2), Path(words[3]))
         else:
-            made = robustness.open_run(Path(words[1]))
+            made = open_run(Path(words[1]))
             evaluate_target(run_target(made), ["pgd-20"], made.folder)
         return 50.0
 

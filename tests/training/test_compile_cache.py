@@ -5,7 +5,7 @@ import os
 import shutil
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from types import SimpleNamespace
@@ -44,7 +44,7 @@ class Compiler:
 
 
 @pytest.fixture
-def compiler(monkeypatch: pytest.MonkeyPatch) -> Iterator[Compiler]:
+def compiler(monkeypatch: pytest.MonkeyPatch) -> Compiler:
     fake = Compiler()
     monkeypatch.setattr(torch.compiler, "save_cache_artifacts", fake.save)
     monkeypatch.setattr(torch.compiler, "load_cache_artifacts", fake.load)
@@ -86,7 +86,7 @@ def test_other_work_and_another_machine_have_files_of_their_own(
     assert not compiler.loaded
 
 
-DAMAGE = {
+DAMAGE: dict[str, Callable[[bytes], bytes]] = {
     "empty": lambda good: b"",
     "cut": lambda good: good[:-5],
     "cut header": lambda good: good[:40],
@@ -195,7 +195,12 @@ def test_a_run_keeps_what_it_compiled_and_says_so(
     tmp_path: Path, tiny_values: dict[str, Any], compiler: Compiler, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The fast engine as far as a CPU can take it: nothing is compiled or captured."""
-    monkeypatch.setattr(torch, "compile", lambda function, **_: compiler.made.append("graph") or function)
+
+    def compile_nothing(function: Any, **_: Any) -> Any:
+        compiler.made.append("graph")
+        return function
+
+    monkeypatch.setattr(torch, "compile", compile_nothing)
     monkeypatch.setattr(Engine, "prepare", lambda self, work, *_: work)
 
     def train(name: str, engine: Engine, cache: Path | None, **changes: Any) -> Run:

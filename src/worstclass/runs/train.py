@@ -43,8 +43,10 @@ from worstclass.training.prepare import check_batch
 from worstclass.versions import versions
 
 MAX_COMPARED = 2**29  # bytes of images
-COMPILED = ("model", "normalize", "batch_size", "optimizer", "clip_grad_norm", "label_smoothing", "average")
-COMPILED += ("awp_gamma", "norm", "eps", "attack_steps", "early_attack_steps", "attack_step_size", "beta")
+COMPILED = (
+    *("model", "normalize", "batch_size", "optimizer", "clip_grad_norm", "label_smoothing", "average", "awp_gamma"),
+    *("norm", "eps", "attack_steps", "early_attack_steps", "attack_step_size", "beta"),
+)
 """Keys whose values are compiled into a step: runs that agree in them share what was compiled."""
 
 
