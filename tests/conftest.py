@@ -18,6 +18,7 @@ hypothesis.settings.register_profile("everywhere alike", deadline=None, derandom
 hypothesis.settings.load_profile("everywhere alike")
 for name in ("FORCE_COLOR", "TTY_COMPATIBLE"):  # what is captured is not a terminal, whoever says so
     os.environ.pop(name, None)
+os.environ["WORSTCLASS_CACHE"] = ""  # no test leaves compiled code in a user's folder
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

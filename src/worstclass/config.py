@@ -118,6 +118,9 @@ class Config(BaseModel):
         ge=0,
         description="least number of validation images of a class, up to a fifth; 0: exactly valid_fraction",
     )
+    valid_every: Whole = Field(
+        1, ge=1, description="validate every n epochs, and after the first and the last; only those can be kept"
+    )
     imbalance: Annotated[Number, Field(ge=1)] | None = Field(
         None, description="largest over smallest class: training images are thinned to a long tail; left out, all stay"
     )
@@ -326,6 +329,7 @@ class Config(BaseModel):
             awp=AWPRule(self.awp_gamma, self.awp_warmup, self.awp_every) if self.awp_gamma else None,
             radius_warmup=self.radius_warmup,
             attack_steps=AttackSteps(steps, sizes, self.attack_milestones) if self.early_attack_steps else None,
+            valid_every=self.valid_every,
             augment=Augment(crop_padding=self.crop_padding, flip=self.flip),
             valid_attack=validation_pgd(eps=self.eps, norm=self.norm),
             seed=self.seed,

@@ -99,7 +99,9 @@ def commands() -> list[list[str]]:
 def test_commands_in_the_docs_exist() -> None:
     group: Any = typer.main.get_command(cli.app)
     for words in commands():
-        options = {option for parameter in group.commands[words[1]].params for option in parameter.opts}
+        command = group.commands[words[1]]
+        command = command.commands[words[2]] if hasattr(command, "commands") else command
+        options = {option for parameter in command.params for option in parameter.opts}
         assert [word for word in words if word.startswith("--") and word not in options] == [], words
         settings = [words[i + 1] for i, word in enumerate(words) if word == "--set"]
         if words[1] == "train" and words[2] != "--resume":

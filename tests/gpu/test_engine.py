@@ -304,3 +304,16 @@ def test_two_processes_make_the_same_deterministic_run(tmp_path: Path) -> None:
         subprocess.run(command + options, check=True, env=os.environ | caches)
         assert open_run(tmp_path / name).about["engine"]["fast"]
     assert_same_run(tmp_path / "one", tmp_path / "other")
+
+
+def test_a_second_run_finds_what_the_first_compiled(tmp_path: Path, tiny_values: dict[str, Any]) -> None:
+    found = []
+    for name in ("first", "second"):
+        torch.compiler.reset()
+        engine = Engine(fast=True, precision="bf16")
+        run = train_run(
+            make_config(tiny_values), tmp_path / name, device=DEVICE, engine=engine, compile_cache=tmp_path / "cache"
+        )
+        found.append(run.about["start"]["compile_cache"])
+    assert found[1] == "hit"
+    assert len(list((tmp_path / "cache").iterdir())) == 1

@@ -45,9 +45,11 @@ def write_dropping(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 SMOOTHED: dict[str, Any] = {"select": "worst-tenth", "select_smoothing": 3}
+SELDOM: dict[str, Any] = {"method": "dafa", "dafa_warmup": 2, "dafa_part": "valid", "valid_every": 3, "average": "ema"}
+IN_PIECES = [{"method": "wat"}, {"method": "frl-rwrm"}, {"method": "csl"}, SMOOTHED]
 
 
-@pytest.mark.parametrize("settings", [{"method": "wat"}, {"method": "frl-rwrm"}, {"method": "csl"}, SMOOTHED])
+@pytest.mark.parametrize("settings", [*IN_PIECES, SMOOTHED | {"valid_every": 2}, SELDOM])
 def test_a_run_in_pieces_is_one_run(settings: dict[str, Any], data: Path, tmp_path: Path) -> None:
     config = tiny_config(data, epochs=4, **settings)
     whole, pieces = tmp_path / "whole", tmp_path / "pieces"

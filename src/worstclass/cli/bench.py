@@ -1,5 +1,6 @@
 """`worstclass bench`: speed, side by side in one run."""
 
+import subprocess
 from pathlib import Path
 from typing import Annotated
 
@@ -7,9 +8,13 @@ import typer
 
 from worstclass.bench.ways import PARTS, PUBLIC, WAYS
 from worstclass.cli.console import print_steps, print_timings, say
-from worstclass.cli.options import AllowCode, DataDir, Device, RunFolder, Search
+from worstclass.cli.options import AllowCode, DataDir, Device, RunFolder, Search, complete_recipes
+from worstclass.config import load_config, parse_settings
 from worstclass.errors import UserError, choose
-from worstclass.names import check_model_name, runs_user_code
+from worstclass.files import write_json
+from worstclass.names import RECIPE, check_model_name, parse_attacks, runs_user_code
+
+FAST = "cifar10-resnet18-fast"
 
 bench = typer.Typer(rich_markup_mode=None, help="Measure speed, side by side in one run.")
 
@@ -92,6 +97,67 @@ def _check_way(name: str) -> str:
     for part in parts:
         choose("part", part, PARTS)
     return name
+
+
+@bench.command("robustness")
+def bench_robustness_command(
+    what: Annotated[
+        list[str] | None,
+        typer.Argument(
+            help=f"recipes to train, and folders of runs to read; default: {FAST}", autocompletion=complete_recipes
+        ),
+    ] = None,
+    settings: Annotated[list[str] | None, typer.Option("--set", help="key=value, over each recipe; repeatable")] = None,
+    attacks: Annotated[
+        str | None, typer.Option(help="also attack the test images of what is trained: autoattack, ...")
+    ] = None,
+    out: Annotated[Path, typer.Option(help="folder of the runs, robustness.json and the pictures")] = Path(
+        "bench-robustness"
+    ),
+    data_dir: DataDir = Path("data"),
+    device: Device = "auto",
+    allow_code: AllowCode = False,
+) -> None:
+    """Time to robustness: from the start of a process to selected weights, and what they withstand.
+
+    Trains each recipe in a process of its own. Runs that are there already are read: their logs have the times.
+    """
+    words, trained = what or [FAST], []
+    chosen = parse_settings(settings or [])
+    if attacks is not None:
+        parse_attacks(attacks)
+    given = ["--data-dir", str(data_dir), "--device", device, *(["--allow-code"] if allow_code else [])]
+    folders: dict[Path, list[str]] = {}  # and the command that makes it, for a recipe
+    for word in words:
+        if (Path(word) / RECIPE).is_file():
+            folders[Path(word)] = []
+            continue
+        config = load_config(word, **chosen)
+        folder = out / f"{Path(word).name.removesuffix('.toml')}-seed{config.seed}"
+        folders[folder] = ["train", word, "--out", str(folder), *given]
+        folders[folder] += [part for setting in settings or [] for part in ("--set", setting)]
+    if chosen and not any(folders.values()):
+        raise UserError("--set is for recipes, and all of these are runs.")
+
+    from worstclass.bench.robustness import draw_front, read_curve, time_command
+    from worstclass.cli.console import print_curves
+    from worstclass.report.figures import save_figure
+
+    curves = []
+    for folder, command in folders.items():
+        try:
+            wall = time_command(*command) if command else None
+            if command and attacks is not None:
+                time_command("evaluate", str(folder), "--attacks", attacks, *given)
+        except subprocess.CalledProcessError as error:  # it has said why
+            raise typer.Exit(error.returncode) from None
+        curves.append(read_curve(folder, wall))
+        trained += [curves[-1]] if command else []
+    print_curves(curves, trained)
+    out.mkdir(parents=True, exist_ok=True)
+    write_json(out / "robustness.json", [curve.as_dict() for curve in curves])
+    written = [path for kind in ("svg", "png") for path in save_figure(draw_front(curves), out / f"robustness.{kind}")]
+    say(f"Written: {', '.join(map(str, [out / 'robustness.json', *written]))}")
 
 
 @bench.command("classes")

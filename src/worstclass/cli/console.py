@@ -17,7 +17,7 @@ from worstclass.torchrun import follows
 if TYPE_CHECKING:  # to print a line needs no torch
     import torch
 
-    from worstclass.bench import StepTime, Timing
+    from worstclass.bench import Curve, StepTime, Timing
     from worstclass.report import Group, Result
 
 WIDEST_TABLE = 260  # characters; a reason why a run failed may be longer
@@ -95,6 +95,32 @@ def print_steps(times: "Sequence[StepTime]", ceiling: float, title: str, device:
         )
     print_wide(table)
     say(f"Ceiling: a large matrix product on this {where} in this run, {ceiling / 1e12:.2f} TFLOP/s.")
+
+
+def print_curves(curves: "Sequence[Curve]", trained: "Sequence[Curve]") -> None:
+    """Runs by the clock, one a row; of those `trained` now their epochs too, as far as they were validated."""
+    from worstclass.bench.robustness import shared_attack
+    from worstclass.report.results import attack_title
+
+    for curve in trained:
+        table = Table("Epoch", "Seconds", "Average %", "Worst class %", "", title=Text(visible(curve.name)))
+        for point in curve.points:
+            accuracy = percent(point.average), percent(point.worst)
+            table.add_row(f"{point.epoch}", f"{point.seconds:.1f}", *accuracy, "kept" if point == curve.kept else "")
+        print_wide(table)
+    attack = shared_attack(curves)
+    tested = [f"{attack_title(attack)}, test %", "Worst class %"] if attack else []
+    table = Table("", "Seconds", "Compile s", "Kept epoch", "Validation PGD %", "Worst class %", *tested)
+    for curve in curves:
+        kept, compiled = curve.kept, "" if curve.prepare is None else f"{curve.prepare:.1f}"
+        cells = [curve.name, f"{curve.seconds:.1f}", compiled, f"{kept.epoch}"]
+        cells += [percent(kept.average), percent(kept.worst)]
+        cells += [percent(curve.test[attack][key]["value"]) for key in ("average", "worst")] if attack else []
+        table.add_row(*(Text(visible(cell)) for cell in cells))
+    print_wide(table)
+    for curve in trained:
+        took = f"{curve.seconds:.1f} s from the start of the process to selected weights"
+        say(f"{visible(curve.name)}: {took}, on {curve.machine}.")
 
 
 def print_card(card: dict[str, Any]) -> None:

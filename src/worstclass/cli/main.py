@@ -130,6 +130,13 @@ def train(
             min=0, help="larger training sets (in GiB) stay in host memory; default: half of the free GPU memory"
         ),
     ] = None,
+    compile_cache: Annotated[
+        Path | None,
+        typer.Option(
+            help="folder of what was compiled before (code: a folder that only you write to); "
+            "default: WORSTCLASS_CACHE, or worstclass in your cache folder"
+        ),
+    ] = None,
     allow_code: AllowCode = False,
     tensorboard: Annotated[bool, typer.Option("--tensorboard", help="also log to RUN/tensorboard")] = False,
     wandb: Annotated[bool, typer.Option("--wandb", help="also log to Weights & Biases")] = False,
@@ -149,6 +156,7 @@ def train(
         config = make_config(config.recipe() | {"base_start": BASE_START})
 
     from worstclass.cli.watched import train_with_progress
+    from worstclass.compile_cache import cache_folder
     from worstclass.devices import as_started, pick_device, pick_engine
     from worstclass.distributed import joined
     from worstclass.integrations.trackers import tensorboard_writer, wandb_writer
@@ -192,6 +200,7 @@ def train(
             allow_code=allow_code,
             team=team,
             data_limit=None if data_gib is None else int(data_gib * 2**30),
+            compile_cache=compile_cache or cache_folder(),
             on_record=records,
         )
     say(f"Run: {folder}. Evaluate it with: worstclass evaluate {folder}")

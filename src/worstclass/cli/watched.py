@@ -22,6 +22,7 @@ from worstclass.runs.base import base_config, base_epoch
 from worstclass.runs.notes import training_notes
 from worstclass.runs.run import Run, open_run
 from worstclass.runs.saver import LOG
+from worstclass.runs.selection import is_validated
 from worstclass.runs.train import train_run
 from worstclass.runs.warm_start import Fork
 from worstclass.tail import has_many
@@ -42,6 +43,7 @@ def train_with_progress(
     allow_code: bool = False,
     team: Team = ALONE,
     data_limit: int | None = None,
+    compile_cache: Path | None = None,
     on_record: Sequence[Callable[[dict[str, Any]], None]] = (),
 ) -> Run:
     """Train with a line after each epoch; Ctrl-C and SIGTERM say how to go on."""
@@ -66,6 +68,8 @@ def train_with_progress(
                 nonlocal trained
                 trained += 1
                 run = open_run(folder)
+                if trained == 1 and (ready := ready_line(run.about)):
+                    progress.epoch(ready)
                 progress.epoch(epoch_line(line, of, run.class_names))
                 if of is not config:
                     return
@@ -92,6 +96,7 @@ def train_with_progress(
                 allow_code=allow_code,
                 team=team,
                 data_limit=data_limit,
+                compile_cache=compile_cache,
                 notify=progress.download,
                 on_step=lambda epoch, step, steps: progress.step(
                     f"{of.method} epoch {epoch}/{config.epochs}", step, steps
@@ -111,6 +116,17 @@ def train_with_progress(
     if told:
         say("\n- ".join(["Notes on this run:", *told]))
     return run
+
+
+def ready_line(about: Mapping[str, Any]) -> str:
+    """How long a compiled run took to start, and whether it found what was compiled before; empty for an eager one."""
+    process = [about, *about.get("resumed", [])][-1]
+    start = process.get("start")
+    if not process["engine"]["fast"] or not start:
+        return ""
+    found = {"hit": ", all from the compile cache", "part": ", some from the compile cache"}
+    cached = found.get(start.get("compile_cache", ""), "")
+    return f"Started in {start['seconds']:.1f} s, {start['prepare_seconds']:.1f} s to compile and capture{cached}."
 
 
 class NewNotes:
@@ -144,11 +160,14 @@ def epoch_line(line: dict[str, Any], config: Config, names: Sequence[str]) -> st
     worst = min(range(len(names)), key=lambda k: line["class_robust_accuracy"][k])
     heaviest = max(range(len(names)), key=lambda k: weights[k])
     moving = max(weights) - min(weights) > 1e-6
-    return (
-        f"{line['epoch']:3d}/{config.epochs}  loss {line['train']['loss']:.3f}  "
+    measured = (
         f"natural {percent(valid['natural_accuracy'])}  validation PGD {percent(valid['robust_accuracy'])}, "
         f"worst {percent(valid['worst_robust_accuracy'])} {short(names[worst])}"
         + (f", worst tenth {percent(valid['worst_tenth_robust_accuracy'])}" if has_many(len(names)) else "")
+    )
+    return (
+        f"{line['epoch']:3d}/{config.epochs}  loss {line['train']['loss']:.3f}  "
+        + (measured if is_validated(line) else "no validation")
         + (f"  heaviest {short(names[heaviest])} {weights[heaviest]:.2f}" if moving else "")
         + (f"  effective classes {line['effective_classes']:.1f}" if moving and "effective_classes" in line else "")
         + (f"  {smoothed_score(line, config)}" if "selection_score" in line else "")

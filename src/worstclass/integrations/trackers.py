@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from worstclass.factories import need
+from worstclass.runs.selection import is_validated
 
 Record = Callable[[dict[str, Any]], None]
 BY_CLASS = {
@@ -18,10 +19,12 @@ BY_CLASS = {
 
 
 def epoch_scalars(line: Mapping[str, Any], class_names: Sequence[str]) -> dict[str, float]:
-    """A line of the log, numbers by name: `valid/robust_accuracy`, `class_robust_accuracy/cat`, `class_weight/cat`."""
-    numbers = {f"{group}/{name}": value for group in ("train", "valid") for name, value in line[group].items()}
+    """A line of the log, numbers by name: `valid/robust_accuracy`, `class_robust_accuracy/cat`, `class_weight/cat`. Of
+    an epoch without validation there are none of validation."""
+    groups = ("train", "valid") if is_validated(line) else ("train",)
+    numbers = {f"{group}/{name}": value for group in groups for name, value in line[group].items()}
     for key, group in BY_CLASS.items():
-        if key in line:
+        if key in line and (is_validated(line) or not key.endswith("accuracy")):
             numbers |= {f"{group}/{name}": value for name, value in zip(class_names, line[key], strict=True)}
     return numbers
 

@@ -16,6 +16,7 @@ from worstclass.errors import choose
 from worstclass.report.groups import Group, by_worst, has_seeds
 from worstclass.report.results import Result, attack_title
 from worstclass.runs.run import Run
+from worstclass.runs.selection import is_validated
 from worstclass.tail import has_many, worst_tenth
 
 COLORS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000", "#F0E442")  # Okabe and Ito
@@ -184,15 +185,17 @@ def training(runs: Sequence[tuple[str, Run]]) -> Figure:
             mark = "o" if len(epochs) == 1 else ""
             ends = []
             many = has_many(len(run.class_names))
+            validated = [line for line in log if is_validated(line)]
+            measured = [line["epoch"] for line in validated]
             lines = {
-                ("average", "-"): [line["valid"]["robust_accuracy"] for line in log],
-                ("worst class", "--"): [line["valid"]["worst_robust_accuracy"] for line in log],
+                ("average", "-"): [line["valid"]["robust_accuracy"] for line in validated],
+                ("worst class", "--"): [line["valid"]["worst_robust_accuracy"] for line in validated],
             }
             if many:
-                lines["worst tenth", ":"] = [worst_tenth(line["class_robust_accuracy"]) for line in log]
+                lines["worst tenth", ":"] = [worst_tenth(line["class_robust_accuracy"]) for line in validated]
             for (label, style), values in lines.items():
                 accuracy = [100 * value for value in values]
-                left.plot(epochs, accuracy, style, color=COLORS[0], marker=mark)
+                left.plot(measured, accuracy, style, color=COLORS[0], marker=mark)
                 ends.append((accuracy[-1], label, COLORS[0]))
             kept = [line["epoch"] for line in log if line["selected"]][-1]
             left.axvline(kept, color="#999999", linewidth=0.8)

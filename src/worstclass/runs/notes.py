@@ -11,6 +11,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from worstclass.runs.selection import is_validated
+
 Floats = NDArray[np.float64]
 Line = Mapping[str, Any]
 
@@ -150,6 +152,8 @@ def training_notes(log: Sequence[Line], about: Mapping[str, Any], select: str) -
         )
     for k in misplaced(lifts, accuracy, images):
         notes[f"misplaced {k}"] = f"'{names[k]}' has a high weight but is not weak: {describe(k)}"
+    accuracy = accuracy[[is_validated(line) for line in log]]  # an epoch without validation could not be chosen
+    log = [line for line in log if is_validated(line)]
     chosen = [index for index, line in enumerate(log) if line["selected"]]
     if select.startswith("worst") and chosen and len(log) >= 2 * PATIENCE:
         weakest = accuracy.argmin(1)

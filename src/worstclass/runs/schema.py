@@ -20,10 +20,19 @@ class EngineRecord(Record):
     processes: Count = 1
 
 
+class StartRecord(Record):
+    """How long it took until the first step, and what of it to prepare the steps: to compile and to capture."""
+
+    seconds: Finite
+    prepare_seconds: Finite
+    compile_cache: str = ""
+
+
 class ResumedRecord(Record):
     """A continuation of a run, and its engine."""
 
     engine: EngineRecord
+    start: StartRecord | None = None
 
 
 class BaseRecord(Record):
@@ -47,6 +56,7 @@ class RunRecord(Record):
     mirrored: list[Annotated[list[Count], Field(min_length=2, max_length=2)]] = Field(default_factory=list)
     data_digest: str
     engine: EngineRecord
+    start: StartRecord | None = None
     resumed: list[ResumedRecord] = Field(default_factory=list)
     keep: list[Count] = Field(default_factory=list)
     base: BaseRecord | None = None
@@ -74,6 +84,7 @@ class LogRecord(Record):
     effective_classes: Finite = 1.0
     expert_weights: list[Finite] = Field(default_factory=list)
     strategy: dict[str, Any]
+    valid_epoch: Count = 0  # that the numbers of validation are of, where that is another
 
 
 def _one_of(value: int, allowed: tuple[int, ...]) -> int:

@@ -8,6 +8,12 @@ import numpy as np
 from worstclass.tail import worst_tenth
 
 
+def is_validated(line: Mapping[str, Any]) -> bool:
+    """Whether the numbers of validation in a line of the log are of its own epoch: with `valid_every` the epochs
+    between two validations repeat those of the last one."""
+    return "valid_epoch" not in line
+
+
 def selection_score(select: str, lines: Sequence[Mapping[str, Any]]) -> list[float]:
     """What the kept epoch maximises, as a list whose first difference decides.
 

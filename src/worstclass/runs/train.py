@@ -2,6 +2,7 @@
 
 import json
 import os
+import time
 import warnings
 from collections import deque
 from collections.abc import Callable, Collection
@@ -12,6 +13,7 @@ from typing import Any
 
 import torch
 
+from worstclass.compile_cache import CompileCache
 from worstclass.config import Config, to_toml
 from worstclass.data import Images, exact_duplicates, fits, mirror_pairs, open_source, validation_shift
 from worstclass.data.sources import Notify
@@ -31,7 +33,7 @@ from worstclass.runs.run import (
     training_images,
 )
 from worstclass.runs.saver import ABOUT, LAST, LOG, Saver, read_about
-from worstclass.runs.selection import selection_score
+from worstclass.runs.selection import is_validated, selection_score
 from worstclass.runs.warm_start import Fork, check_fork, fork_state, log_until, start_from
 from worstclass.strategies.hedge import class_costs
 from worstclass.tail import worst_tenth
@@ -41,6 +43,11 @@ from worstclass.training.prepare import check_batch
 from worstclass.versions import versions
 
 MAX_COMPARED = 2**29  # bytes of images
+COMPILED = (
+    *("model", "normalize", "batch_size", "optimizer", "clip_grad_norm", "label_smoothing", "average", "awp_gamma"),
+    *("norm", "eps", "attack_steps", "early_attack_steps", "attack_step_size", "beta"),
+)
+"""Keys whose values are compiled into a step: runs that agree in them share what was compiled."""
 
 
 def train_run(
@@ -57,6 +64,7 @@ def train_run(
     allow_code: bool = False,
     team: Team = ALONE,
     data_limit: int | None = None,
+    compile_cache: Path | None = None,
     notify: Notify | None = None,
     on_start: Callable[[Run], None] | None = None,
     on_step: Callable[[int, int, int], None] | None = None,
@@ -75,6 +83,8 @@ def train_run(
     in host memory, as `fit` says. Every process of a `team` calls this with the same arguments; the leader alone
     touches the folder, and watches. A run may go on from an epoch of another, its `fork`. The state at the end of each
     epoch in `keep` stays, for forks to come.
+    What the fast engine compiles is kept in the folder `compile_cache`, where a later run of the same kind finds it:
+    whoever can write there can run code (docs/security.md).
     With `base_start` in the recipe a run without class weights is trained too, in the folder `base`, and what is
     selected is the better of the two or a network between them (`runs.base`); `on_base()` is called before it starts.
     """
@@ -87,6 +97,7 @@ def train_run(
         allow_code=allow_code,
         team=team,
         data_limit=data_limit,
+        compile_cache=compile_cache,
         notify=notify,
         on_step=on_step,
         on_epoch=on_epoch,
@@ -129,12 +140,14 @@ def _train_one(
     allow_code: bool,
     team: Team,
     data_limit: int | None,
+    compile_cache: Path | None,
     notify: Notify | None,
     on_step: Callable[[int, int, int], None] | None,
     on_epoch: Callable[[dict[str, Any]], None] | None,
     on_fallback: Callable[[str], None],
 ) -> Run:
     """One run, as `train_run` says."""
+    started = time.perf_counter()
     refuse_code(config, allow_code)
     if not resume and team.leads:
         _refuse_folder(out)
@@ -173,8 +186,15 @@ def _train_one(
     team.check_same(same, "the processes were not started alike: their recipes, data or options differ.")
     check_batch(plan.batch_size_for(len(train)), team)
     train_on = partial(fit, state, train, valid, objective, plan, engine=engine, team=team, data_limit=data_limit)
+    cache = None
+    if engine.fast and compile_cache is not None:
+        values = [getattr(config, key) for key in COMPILED]
+        shapes = [*images.x.shape[1:], source.num_classes, len(train), len(valid), team.size]
+        work = repr([config.base_objective, *values, *shapes, engine])
+        cache = CompileCache(compile_cache, work, torch.device(device), on_fallback if team.leads else _silence)
+        cache.load()
     if not team.leads:
-        for _ in train_on(on_fallback=lambda _: None):  # the leader's to tell
+        for _ in train_on(on_fallback=_silence):
             pass
         return Run(out, config, about)
     saver = Saver(out, state, 60 * checkpoint_minutes, on_fallback)
@@ -220,10 +240,14 @@ def _train_one(
                 saver.save_if_due()
 
         def note_engine(**what: Any) -> None:
-            (about["resumed"][-1] if resume else about)["engine"].update(what)
+            process = about["resumed"][-1] if resume else about
+            process["engine"].update(what)
+            if start:
+                process["start"] = start
             write_json(out / ABOUT, about)
 
         notes: list[str] = []
+        start: dict[str, Any] = {}
 
         def fall_back(line: str) -> None:
             notes.append(line)
@@ -236,16 +260,27 @@ def _train_one(
         smoothed = config.select != "last" and config.select_smoothing > 1
         own = about.get("fork", {}).get("epoch", 0)  # lines before that are of another run
         before = Run(out, config, about).log[own:] if smoothed and state.epoch > own else []
-        window = deque(before, maxlen=config.select_smoothing)
-        for record in train_on(
-            on_step=after_step, on_engine=lambda used: note_engine(fast=used.fast), on_fallback=fall_back
-        ):
+        window = deque(filter(is_validated, before), maxlen=config.select_smoothing)
+
+        def on_engine(used: Engine) -> None:
+            now = time.perf_counter()
+            start.update(seconds=round(now - started, 3), prepare_seconds=round(now - ready, 3))
+            if cache and used.fast:
+                start["compile_cache"] = cache.save()
+            note_engine(fast=used.fast)
+
+        ready = time.perf_counter()
+        for record in train_on(on_step=after_step, on_engine=on_engine, on_fallback=fall_back):
+            if cache:
+                cache.save_news()  # a step may change its form on the way
             line = describe(record)
-            window.append(line)
-            score = selection_score(config.select, window)
-            line["selected"] = saver.select(record.epoch, score)
-            if smoothed:
-                line["selection_score"] = score
+            line["selected"] = False
+            if is_validated(line):
+                window.append(line)
+                score = selection_score(config.select, window)
+                line["selected"] = saver.select(record.epoch, score)
+                if smoothed:
+                    line["selection_score"] = score
             line["effective_classes"] = effective_classes(distribution(line, counts_of(about, "train")))
             _append_log(out / LOG, line)
             if record.epoch in keep:  # first: once a checkpoint is written, the epoch is not made again
@@ -302,7 +337,12 @@ def describe(record: EpochRecord) -> dict[str, Any]:
         **{name: share.tolist() for name, share in drawn.items() if share is not None},
         "strategy": {key: value.tolist() for key, value in record.strategy_before.items()},
         "next_class_weights": record.next_weights.tolist(),
+        **({} if record.valid_epoch is None else {"valid_epoch": record.valid_epoch}),
     }
+
+
+def _silence(line: str) -> None:
+    """It is the leader's to tell."""
 
 
 def _refuse_folder(out: Path) -> None:

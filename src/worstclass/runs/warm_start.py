@@ -95,6 +95,8 @@ def fork_state(fork: Fork, state: State, config: Config) -> dict[str, Any]:
     load_part(state.optimizer, section(tensors, "optimizer"))
     if before.method == config.method:
         load_part(state.strategy, section(tensors, "strategy"))
+        if state.valid is not None:  # without one, the next epoch is validated
+            load_part(state.valid, section(tensors, "valid"))
     if state.average is not None:
         average = section(tensors, "average") if before.average == config.average else {}
         if not load_part(state.average, average):

@@ -8,6 +8,7 @@ from pathlib import Path
 import torch
 
 from worstclass.attacks import make_attack
+from worstclass.compile_cache import cache_folder
 from worstclass.config import Config, differing_keys, make_config, stored_recipe
 from worstclass.data import open_source
 from worstclass.data.sources import Notify
@@ -113,6 +114,7 @@ def run_job(config: Config, folder: Path, setup: Setup) -> None:
             engine=pick_engine(engine, precision, device, ours=ours, deterministic=deterministic),
             checkpoint_minutes=setup.checkpoint_minutes,
             allow_code=setup.allow_code,
+            compile_cache=cache_folder(),
         )
     names = attacks_left(run, setup.attacks)
     if names:

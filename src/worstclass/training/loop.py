@@ -42,6 +42,7 @@ class EpochRecord:
     expert_weights: Tensor  # (K + 1,): of the average loss, then of each class
     strategy_before: dict[str, Tensor]
     next_weights: Tensor
+    valid_epoch: int | None = None  # of the table `valid`, where that is not this epoch's
 
 
 def fit(
@@ -97,8 +98,7 @@ def fit(
             if state.average is not None:
                 raw = None if work.validate_raw is None else _run_validation(work, work.validate_raw, plan, epoch)
                 state.average.end_epoch(raw)
-            valid_stats = _run_validation(work, work.validate, plan, epoch)
-        _check_finite(valid_stats, epoch)
+            valid_stats, valid_epoch = _last_validation(state, work, plan, epoch)
         # now and not before the first step, to which a run that was stopped within the epoch cannot go back
         used, played = state.strategy.weights.copy(), expert_weights(state.strategy, share)
         kept = as_tensors(state.strategy.state_dict(), type(state.strategy).__name__)
@@ -119,6 +119,7 @@ def fit(
             expert_weights=played,
             strategy_before=before,
             next_weights=state.strategy.weights.natural.cpu() * _frequency(state.strategy.weights, share),
+            valid_epoch=None if valid_epoch == epoch else valid_epoch,
         )
 
 
@@ -146,6 +147,19 @@ def validate(
         generator=torch.Generator(device),
     )
     return _validate(step, Resident(images, device), step, batch_size, seed=seed, epoch=epoch)
+
+
+def _last_validation(state: State, work: Work, plan: Plan, epoch: int) -> tuple[ClassStats, int]:
+    """The table of this epoch's validation, or of the last one where there is none after this epoch; and its epoch."""
+    last = state.valid
+    if last is not None and last.epoch and epoch % plan.valid_every and epoch < plan.epochs:
+        return last.stats.copy(), last.epoch
+    stats = _run_validation(work, work.validate, plan, epoch)
+    _check_finite(stats, epoch)
+    if last is not None:
+        last.stats.table.copy_(stats.table)
+        last.epoch = epoch
+    return stats, epoch
 
 
 def _run_validation(work: Work, take: Callable[[Tensor], None], plan: Plan, epoch: int) -> ClassStats:

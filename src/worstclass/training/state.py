@@ -1,6 +1,6 @@
 """What a run is made of: its plan, and the state that a checkpoint holds."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -26,7 +26,8 @@ class Plan:
 
     `schedule` gives the factor on `lr` at any point of the run. `average` is what is shipped in the place of the raw
     weights. `radius_warmup` epochs bring the attack radius up in a straight line from zero; `attack_steps` changes the
-    number of its steps on the way. Gradients of a norm above `clip_grad_norm` are scaled down to it.
+    number of its steps on the way. Gradients of a norm above `clip_grad_norm` are scaled down to it. After the first
+    epoch, every `valid_every` and the last one there is a validation; in between strategies are given its last table.
     """
 
     epochs: int
@@ -40,6 +41,7 @@ class Plan:
     awp: AWPRule | None = None
     radius_warmup: float = 0.0
     attack_steps: AttackSteps | None = None
+    valid_every: int = 1
     augment: Augment = field(default_factory=Augment)
     seed: int = 1
 
@@ -61,6 +63,20 @@ class Plan:
         return min(4 * self.batch_size, VALID_BATCH)
 
 
+class LastValidation:
+    """The last validation of a run that has none after some epochs: its class table and its epoch, 0 before any."""
+
+    def __init__(self, num_classes: int, extra: Sequence[str]) -> None:
+        self.stats, self.epoch = ClassStats(num_classes, extra=extra), 0
+
+    def state_dict(self) -> dict[str, Any]:
+        return self.stats.state_dict() | {"epoch": self.epoch}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self.stats.load_state_dict(state)
+        self.epoch = int(state["epoch"])
+
+
 @dataclass
 class State:
     """A run as it stands: its parts, the epochs done, and within the next one the steps done and their seconds."""
@@ -70,6 +86,7 @@ class State:
     strategy: ClassStrategy
     table: ClassStats  # of the steps done
     average: Average | None = None
+    valid: LastValidation | None = None
     epoch: int = 0
     step: int = 0
     seconds: float = 0.0
@@ -82,6 +99,7 @@ class State:
             "strategy": self.strategy,
             "average": self.average,
             "epoch": self.table,
+            "valid": self.valid,
         }
         return {name: part for name, part in parts.items() if part is not None}
 
@@ -109,12 +127,14 @@ def new_state(model: Classifier, strategy: ClassStrategy, plan: Plan, device: to
     strategy.weights = strategy.weights.to(device)
     if hasattr(strategy, "to"):  # one that moves within the step has its state on the device too
         strategy.to(device)
+    num_classes, extra = len(strategy.weights.natural), getattr(strategy, "tables", ())
     return State(
         model,
         Optimizer(model, plan.optimizer, plan.lr, plan.clip_grad_norm),
         strategy,
-        ClassStats(len(strategy.weights.natural), device, extra=getattr(strategy, "tables", ())),
+        ClassStats(num_classes, device, extra=extra),
         plan.average.make(model) if plan.average else None,
+        LastValidation(num_classes, extra) if plan.valid_every > 1 else None,
     )
 
 
