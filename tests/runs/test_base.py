@@ -28,11 +28,11 @@ from worstclass.runs.base import (
     predictions,
     verdict,
 )
+from worstclass.runs.finished import is_trained
 from worstclass.runs.run import Run, open_run
 from worstclass.runs.saver import ABOUT, LAST, SELECTED
 from worstclass.runs.train import train_run
 from worstclass.runs.warm_start import parse_fork
-from worstclass.sweep.jobs import is_trained
 from worstclass.training.checkpoint import SELECTED_PART, load_tensors, section, weights_of
 
 
