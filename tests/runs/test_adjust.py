@@ -1,6 +1,7 @@
 """An adjusted run: the same by a key of its recipe and by the command, and that a stop does not change it."""
 
 import json
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -27,14 +28,19 @@ def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return write_tiny_npz(tmp_path_factory.mktemp("data") / "tiny.npz")
 
 
-@pytest.fixture
-def lopsided(tmp_path: Path) -> Run:
-    """A run whose last class was made unlikely by hand: a bias against it is sure to help."""
-    run = tiny_run(tmp_path, eps=0.01)
+@pytest.fixture(scope="module")
+def lopsided(tmp_path_factory: pytest.TempPathFactory) -> Run:
+    """A run whose last class was made unlikely by hand: a bias for it is sure to help."""
+    run = tiny_run(tmp_path_factory.mktemp("lopsided"), eps=0.01)
     model = run.load_model()[0]
     add_bias(last_layer(model, 3), torch.tensor([2.0, 2.0, -4.0]))
     put_weights(run, model)
     return run
+
+
+@pytest.fixture(scope="module")
+def adjusted(lopsided: Run) -> Run:
+    return adjust_run(lopsided, lopsided.folder.with_name("adjusted"), budget=0.5)
 
 
 def same_weights(one: Run, other: Run) -> bool:
@@ -42,10 +48,8 @@ def same_weights(one: Run, other: Run) -> bool:
     return all(torch.equal(first[name], second[name]) for name in first)
 
 
-def test_what_ships_is_the_bias_that_was_accepted(lopsided: Run, tmp_path: Path) -> None:
-    before = (lopsided.folder / SELECTED).read_bytes()
-    run = adjust_run(lopsided, tmp_path / "adjusted", budget=0.5)
-    assert (lopsided.folder / SELECTED).read_bytes() == before
+def test_what_ships_is_the_bias_that_was_accepted(lopsided: Run, adjusted: Run) -> None:
+    run = adjusted
     assert open_run(run.folder).about == run.about
     assert is_trained(open_run(run.folder))
     record = run.about["adjustment"]
@@ -57,8 +61,8 @@ def test_what_ships_is_the_bias_that_was_accepted(lopsided: Run, tmp_path: Path)
     assert f"logit adjustment: {record['verdict']}" in run_notes(run)
 
 
-def test_evaluations_say_that_the_logits_are_adjusted(lopsided: Run, tmp_path: Path) -> None:
-    run = adjust_run(lopsided, tmp_path / "adjusted", budget=0.5)
+def test_evaluations_say_that_the_logits_are_adjusted(adjusted: Run) -> None:
+    run = adjusted
     card = evaluate_target(run_target(run), ["pgd-1"], run.folder)
     assert card["about"]["adjusted"] == run.about["adjustment"]["scale"]
     assert weights_line(card["about"]).endswith(", logits adjusted")
@@ -98,15 +102,15 @@ def test_a_run_that_was_stopped_before_its_adjustment_is_not_done(data: Path, tm
     assert (again.folder / SELECTED).read_bytes() == (whole.folder / SELECTED).read_bytes()
 
 
-def test_refusals(lopsided: Run, data: Path, tmp_path: Path) -> None:
-    adjusted = adjust_run(lopsided, tmp_path / "adjusted")
+def test_refusals(lopsided: Run, adjusted: Run, data: Path, tmp_path: Path) -> None:
     with pytest.raises(UserError, match="is adjusted already"):
         adjust_run(adjusted, tmp_path / "twice")
     with pytest.raises(UserError, match="is not an empty folder"):
-        adjust_run(lopsided, tmp_path / "adjusted")
-    (lopsided.folder / LAST).unlink()
+        adjust_run(lopsided, adjusted.folder)
+    unfinished = shutil.copytree(lopsided.folder, tmp_path / "run")
+    (unfinished / LAST).unlink()
     with pytest.raises(UserError, match="is not trained to its end: worstclass train --resume"):
-        adjust_run(lopsided, tmp_path / "unfinished")
+        adjust_run(open_run(unfinished), tmp_path / "unfinished")
     assert not (tmp_path / "unfinished").exists()
     steps: list[int] = []
     config = tiny_config(data, valid_fraction=0.05, valid_min=0, adjust_budget=0.1)

@@ -25,6 +25,7 @@ from worstclass.runs.logit_adjustment import (
     margins,
     minimax_bias,
     score,
+    score_slope,
     soft_min,
 )
 
@@ -120,6 +121,12 @@ def test_the_soft_min() -> None:
     accuracy = torch.tensor([0.1, 0.5, 0.9], dtype=torch.float64)
     assert float(soft_min(accuracy)) == pytest.approx(-np.log(np.mean(np.exp([-2.0, -10, -18]))) / 20)
     assert float(soft_min(torch.full((4,), 0.3, dtype=torch.float64))) == pytest.approx(0.3)
+
+
+def test_the_gradient_of_the_score() -> None:
+    accuracy = torch.tensor([0.1, 0.15, 0.9], dtype=torch.float64, requires_grad=True)
+    (expected,) = torch.autograd.grad(score(accuracy), [accuracy])
+    assert score_slope(accuracy.detach()).tolist() == pytest.approx(expected.tolist())
 
 
 @given(seed=st.integers(0, 2**32 - 1), per_class=st.integers(2, 40), budget=st.floats(0, 1))

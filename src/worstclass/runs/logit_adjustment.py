@@ -30,7 +30,7 @@ SHARPNESS = 20.0  # of the soft-min: classes within 5 points of the lowest count
 LEAST = 4  # images of a class, two in each half
 SURE = 1.0  # standard errors that a gain must have on the half that accepts
 SMOOTHING = 0.125  # width of the step from wrong to right, as a share of the spread of margins
-STEPS = 200  # of the ascent in a round
+STEPS = 100  # of the ascent in a round
 
 
 class Reading(NamedTuple):
@@ -177,28 +177,33 @@ def margins(lead: Tensor, y: Tensor, bias: Tensor) -> Tensor:
 
 
 def best_bias(lead: Tensor, y: Tensor) -> Tensor:
-    """The bias (K,) with the highest J, of images with these leads, by gradient ascent from zero.
+    """The bias (K,) with the highest J, of images with these leads, by gradient ascent (Adam) from zero.
 
     The step from wrong to right is smoothed by a share of the spread of the margins. No bias is larger than that
     spread: images that far from a border are few.
     """
     num_classes = lead.shape[1]
-    bias = torch.zeros(num_classes, dtype=lead.dtype, requires_grad=True)
-    spread = float(margins(lead, y, bias.detach()).std().clamp_min(1e-6))
-    by_class = nn.functional.one_hot(y, num_classes).to(lead)
-    by_class = by_class / by_class.sum(0)
-    optimizer = torch.optim.Adam([bias])
-    best, highest = bias.detach().clone(), -float("inf")
-    for step in range(STEPS):
-        optimizer.param_groups[0]["lr"] = spread / 20 * (1 - step / STEPS)
-        value = score(torch.sigmoid(margins(lead, y, bias) / (SMOOTHING * spread)) @ by_class)
-        if value.item() > highest:
-            best, highest = bias.detach().clone(), value.item()
-        (bias.grad,) = torch.autograd.grad(-value, [bias])
-        optimizer.step()
-        with torch.no_grad():
-            bias.sub_(bias.mean())
-            bias.mul_(min(1.0, spread / max(float(bias.abs().max()), 1e-12)))
+    bias = torch.zeros(num_classes, dtype=lead.dtype)
+    spread = float(margins(lead, y, bias).std().clamp_min(1e-6))
+    width = SMOOTHING * spread
+    share = 1 / torch.bincount(y, minlength=num_classes).to(lead)[y]  # of an image in the accuracy of its class
+    best, highest = bias.clone(), -float("inf")
+    mean, square = torch.zeros_like(bias), torch.zeros_like(bias)  # of the gradient, as Adam keeps them
+    for step in range(1, STEPS + 1):
+        front, rival = (lead + bias).max(1)
+        right = torch.sigmoid((bias[y] - front) / width)
+        accuracy = torch.zeros_like(bias).index_add_(0, y, right * share)
+        value = float(score(accuracy))
+        if value > highest:
+            best, highest = bias.clone(), value
+        slope = (score_slope(accuracy)[y] * share) * right * (1 - right) / width  # of J in each margin
+        gradient = torch.zeros_like(bias).index_add_(0, y, slope).index_add_(0, rival, slope, alpha=-1)
+        mean.lerp_(gradient, 1 - 0.9)
+        square.lerp_(gradient**2, 1 - 0.999)
+        rate = spread / 10 * (1 - step / STEPS)
+        bias += rate * mean / (1 - 0.9**step) / ((square / (1 - 0.999**step)).sqrt() + 1e-8)
+        bias -= bias.mean()
+        bias *= min(1.0, spread / max(float(bias.abs().max()), 1e-12))
     return best
 
 
@@ -211,6 +216,11 @@ def soft_min(accuracy: Tensor) -> Tensor:
 def score(accuracy: Tensor) -> Tensor:
     """J of class accuracies (..., K)."""
     return soft_min(accuracy) + PRICE * accuracy.mean(-1)
+
+
+def score_slope(accuracy: Tensor) -> Tensor:
+    """The gradient of J (K,)."""
+    return torch.softmax(-SHARPNESS * accuracy, 0) + PRICE / len(accuracy)
 
 
 def accept(right: dict[float, Tensor], y: Tensor, num_classes: int, budget: float) -> tuple[float, list[Reading]]:
