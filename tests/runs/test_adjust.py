@@ -11,9 +11,13 @@ import torch
 from tiny import put_weights, tiny_config, tiny_run, write_tiny_npz
 from worstclass.cli import main as cli
 from worstclass.cli.evaluate import weights_line
+from worstclass.config import load_config
 from worstclass.errors import UserError
 from worstclass.evaluation.run_notes import run_notes
 from worstclass.evaluation.targets import evaluate_target, run_target
+from worstclass.report import load_results
+from worstclass.report.paper import printed
+from worstclass.reproduce.rows import rows_of
 from worstclass.runs.adjust import adjust_run
 from worstclass.runs.finished import is_trained
 from worstclass.runs.logit_adjustment import add_bias, last_layer
@@ -83,6 +87,16 @@ def test_a_key_of_the_recipe_does_the_same_as_the_command(data: Path, tmp_path: 
         again = train_run(run.config, run.folder, resume=True)
         assert (run.folder / SELECTED).read_bytes() == bytes_before
         assert again.about == run.about
+
+
+def test_an_adjusted_run_is_neither_a_base_nor_a_row_of_the_paper(lopsided: Run, adjusted: Run) -> None:
+    for run in (adjusted, lopsided):
+        evaluate_target(run_target(run), ["pgd-1"], run.folder)
+    assert [result.is_base for result in load_results([adjusted.folder, lopsided.folder])] == [False, True]
+    assert [len(row.results) for row in rows_of(load_results([adjusted.folder]), ["trades"], ("other", "data"))] == [0]
+    config = load_config("cifar10-resnet18-trades")
+    assert printed(config, "natural") is not None
+    assert printed(load_config("cifar10-resnet18-trades", adjust_budget=0.05), "natural") is None
 
 
 def test_a_run_that_was_stopped_before_its_adjustment_is_not_done(data: Path, tmp_path: Path) -> None:

@@ -195,7 +195,8 @@ class Scaled(nn.Module):
         self.linear = nn.Linear(64, 3)
 
     def forward(self, x: Tensor) -> Tensor:
-        return 2 * self.linear(x.flatten(1))
+        logits: Tensor = self.linear(x.flatten(1))
+        return 2 * logits
 
 
 @pytest.mark.parametrize(
