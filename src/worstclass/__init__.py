@@ -48,6 +48,8 @@ __all__ = [
     "Run",
     "Trades",
     "__version__",
+    "adjust_logits",
+    "adjust_run",
     "audit",
     "autoattack",
     "evaluate",
@@ -80,6 +82,8 @@ if TYPE_CHECKING:
     from worstclass.models import make_model
     from worstclass.objectives import Madry, Natural, Trades
     from worstclass.report import load_results, write_report
+    from worstclass.runs.adjust import adjust_run
+    from worstclass.runs.logit_adjustment import adjust_logits
     from worstclass.runs.run import Run, open_run
     from worstclass.runs.train import train_run
     from worstclass.stats import ClassStats
@@ -114,6 +118,8 @@ else:
             "models": "make_model",
             "objectives": "Madry Natural Trades",
             "report": "load_results write_report",
+            "runs.adjust": "adjust_run",
+            "runs.logit_adjustment": "adjust_logits",
             "runs.run": "Run open_run",
             "runs.train": "train_run",
             "stats": "ClassStats",

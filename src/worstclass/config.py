@@ -170,6 +170,9 @@ class Config(BaseModel):
         0.0, description="decay of a moving average of the confusion table, used each epoch; 0: only once"
     )
     dafa_part: Literal["train", "valid"] = Field("train", description="images of the confusion table")
+    dafa_level: NotNegative = Field(
+        0.0, description="step of the multipliers that level the worst third of the classes, each epoch; 0: none"
+    )
     cfa_radius: NotNegative = Field(0.3, description="smallest factor on a class's radius, lambda_1")
     cfa_beta: NotNegative = Field(0.5, description="smallest factor on a class's beta, lambda_2")
     cfa_start: Whole = Field(10, ge=1, description="epoch after which radii and betas change")
@@ -196,6 +199,11 @@ class Config(BaseModel):
     )
     ship: Literal["better", "method"] = Field(
         "better", description="model to keep: the better of method, baseline and interpolations, or the method's"
+    )
+    adjust_budget: NotNegative | None = Field(
+        None,
+        description="logit adjustment after training, for the weakest classes on validation: "
+        "how much of the average robust accuracy it may cost; left out, none is done",
     )
     select: Select = Field(
         "worst-accuracy", description="which epoch to keep, by validation; worst-loss is the paper's rule"
@@ -290,7 +298,8 @@ class Config(BaseModel):
         method = METHODS[self.method]
         parts = [method.title + method.detail(self)]
         parts += [self.average.upper()] if self.average != "none" else []
-        return " + ".join(parts + (["AWP"] if self.awp_gamma else []))
+        parts += ["AWP"] if self.awp_gamma else []
+        return " + ".join(parts + ([] if self.adjust_budget is None else ["adjusted logits"]))
 
     def make_plan(self) -> "Plan":
         """The schedule; validation is attacked with `validation_pgd`: 20 steps of eps / 4."""

@@ -101,6 +101,7 @@ def _dafa(config: Settings, class_counts: Tensor) -> ClassStrategy:
         warmup=config.dafa_warmup,
         refresh=config.dafa_refresh,
         part=config.dafa_part,
+        level=config.dafa_level,
         weigh_robust=config.base_objective == "pgd-at",
     )
 
@@ -189,7 +190,12 @@ METHODS: dict[str, Method] = {
             "guarded_mode",
         ),
     ),
-    "dafa": Method("DAFA", _dafa, keys=("objective", "dafa_strength", "dafa_warmup", "dafa_refresh", "dafa_part")),
+    "dafa": Method(
+        "DAFA",
+        _dafa,
+        lambda config: " (levelled)" if config.dafa_level else "",
+        keys=("objective", "dafa_strength", "dafa_warmup", "dafa_refresh", "dafa_part", "dafa_level"),
+    ),
     "cfa": Method("CFA", _cfa, keys=("objective", "cfa_radius", "cfa_beta", "cfa_start")),
     "faal": Method("FAAL", _faal, keys=("objective", "faal_tau")),
     "cfol": Method("CFOL", _cfol, keys=("objective", "cfol_eta", "cfol_gamma", "cfol_mode")),

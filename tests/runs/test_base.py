@@ -29,12 +29,12 @@ from worstclass.runs.base import (
     standard_error,
     verdict,
 )
+from worstclass.runs.finished import is_trained
 from worstclass.runs.run import Run, open_run
 from worstclass.runs.saver import ABOUT, LAST, SELECTED
 from worstclass.runs.train import train_run
 from worstclass.runs.warm_start import parse_fork
 from worstclass.strategies.guarded import PRIOR
-from worstclass.sweep.jobs import is_trained
 from worstclass.training.checkpoint import SELECTED_PART, load_tensors, section, weights_of
 
 

@@ -13,10 +13,11 @@ from worstclass.evaluation.run_notes import run_notes, start_notes
 from worstclass.evaluation.targets import CARD, evaluate_target, load_card, run_target
 from worstclass.files import write_json
 from worstclass.names import RECIPE
+from worstclass.runs.finished import is_trained
 from worstclass.runs.run import Run, open_run
 from worstclass.runs.saver import ABOUT, read_about
 from worstclass.runs.train import train_run
-from worstclass.sweep.jobs import attacks_left, is_trained, refuse_other_recipe
+from worstclass.sweep.jobs import attacks_left, refuse_other_recipe
 
 
 def without(text: str, key: str) -> str:

@@ -59,9 +59,11 @@ def test_a_recipe_is_what_its_name_says(name: str) -> None:
         assert "candidate" in recipe_comment(name)  # until it was measured
         return
     front = "fashion-mini" if config.data == "fashion-mini" else f"{config.data}-{config.model}"
-    rest = re.fullmatch(rf"{front}-{config.method}(?:-(reference|eta[\d.]+|cat[\d.]+|published|ema|awp))?", name)
+    suffixes = r"(-level)?(?:-(reference|eta[\d.]+|cat[\d.]+|published|ema|awp))?"
+    rest = re.fullmatch(f"{front}-{config.method}{suffixes}", name)
     assert rest is not None
-    variant = rest[1] or ""
+    variant = rest[2] or ""
+    assert (config.dafa_level > 0) == bool(rest[1])
     assert config.variant == ("reference" if variant == "reference" else "paper")
     usual = 0.5 if name == "fashion-mini-wat" else 0.1  # few epochs need a larger one
     assert config.eta == (float(variant.removeprefix("eta")) if variant.startswith("eta") else usual)

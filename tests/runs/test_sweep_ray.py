@@ -21,10 +21,11 @@ from worstclass.cli import main as cli
 from worstclass.config import to_toml
 from worstclass.errors import UserError
 from worstclass.files import read_json
+from worstclass.runs.finished import is_trained
 from worstclass.runs.run import open_run
 from worstclass.runs.saver import LAST
 from worstclass.runs.train import train_run
-from worstclass.sweep import RESULTS, jobs, ray_cluster, ray_is_installed
+from worstclass.sweep import RESULTS, ray_cluster, ray_is_installed
 
 needs_ray = pytest.mark.skipif(not ray_is_installed(), reason="Ray is not installed")
 
@@ -151,7 +152,7 @@ def test_jobs_that_fail_on_ray(tmp_path: Path, one_thread: None) -> None:
     assert "not finite" in bad["reason"]
     assert bad["reason"] in said
     assert lost["reason"] == "its worker was lost (0 retries)."
-    assert not jobs.is_trained(open_run(tmp_path / "out" / "lost-seed1"))
+    assert not is_trained(open_run(tmp_path / "out" / "lost-seed1"))
     assert sweep_in(tmp_path) == 1  # the bad one is still bad
     train_run(open_run(tmp_path / "out" / "lost-seed1").config, tmp_path / "hand")
     assert_same_run(tmp_path / "out" / "lost-seed1", tmp_path / "hand")

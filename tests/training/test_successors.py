@@ -6,6 +6,8 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from hypothesis import given
+from hypothesis import strategies as st
 from numpy.typing import NDArray
 from scipy.optimize import minimize
 from torch import Tensor, nn
@@ -18,6 +20,7 @@ from worstclass.objectives import BAT
 from worstclass.stats import COLUMNS, MATRICES, ClassStats
 from worstclass.strategies import CFA, CFOL, CSR, DAFA, FAAL, TRIX, FairTAT
 from worstclass.strategies.csr import pair_weights
+from worstclass.strategies.dafa import BOUNDS, project
 from worstclass.strategies.faal import worst_weights
 from worstclass.types import ClassStrategy, Losses
 
@@ -29,6 +32,7 @@ OWN = {"dafa": "warmup", "cfa": "start"}
 MAKERS: dict[str, Callable[[], ClassStrategy]] = {
     "dafa": lambda: DAFA(K, warmup=2),
     "dafa-refresh": lambda: DAFA(K, strength=3.0, warmup=1, refresh=0.5, part="valid"),
+    "dafa-level": lambda: DAFA(K, warmup=1, refresh=0.5, part="valid", level=2.0),
     "cfa": lambda: CFA(K, beta=6.0, start=2),
     "faal": lambda: FAAL(K),
     "cfol": lambda: CFOL(K, eta=0.01),
@@ -184,6 +188,43 @@ def test_dafa_read_anew() -> None:
         strategy.update(table(8), table(seed))
         soft = 0.75 * soft + 0.25 * soft_means(seed)
     assert strategy.weights.natural.tolist() == pytest.approx(dafa(soft, 1.0), abs=1e-6)
+
+
+def test_dafa_levelled() -> None:
+    """Multipliers against the mean of the two worst of five classes; the weights then lie in their bounds."""
+    strategy = DAFA(K, strength=0.1, warmup=1, refresh=0.75, part="valid", level=0.5)
+    multiplier, soft = np.zeros(K), soft_means(0)
+    for seed in range(3):
+        strategy.update(table(8), table(seed))
+        soft = 0.75 * soft + 0.25 * soft_means(seed)
+        logits, y = samples(seed)
+        accuracy = np.array([(logits[y == k].argmax(1) == k).mean() for k in range(K)])
+        multiplier = np.clip(multiplier + 0.5 * (np.sort(accuracy)[:2].mean() - accuracy), 0, 1)
+    raised = np.array(dafa(soft, 0.1)) + multiplier
+    expected = raised - multiplier.mean()
+    assert multiplier.any()
+    assert expected.min() > BOUNDS[0]
+    assert expected.max() < BOUNDS[1]
+    assert strategy.weights.natural.tolist() == pytest.approx(expected.tolist(), abs=1e-6)
+    assert strategy.weights.radius_scale.tolist() == pytest.approx(expected.tolist(), abs=1e-6)
+    assert strategy.weights.robust.tolist() == [1] * K
+
+
+@given(st.lists(st.floats(-5, 8), min_size=2, max_size=30))
+def test_levelled_weights_are_bounded_and_sum_to_the_number_of_classes(values: list[float]) -> None:
+    """And are the nearest such: who is inside of the bounds has moved as far as every other, who is at one as much or
+    less."""
+    weights = torch.tensor(values, dtype=torch.float64)
+    found = project(weights, *BOUNDS)
+    assert float(found.sum()) == pytest.approx(len(values), abs=1e-9)
+    assert float(found.min()) >= BOUNDS[0]
+    assert float(found.max()) <= BOUNDS[1]
+    inside = (found > BOUNDS[0]) & (found < BOUNDS[1])
+    lowered = (weights - found)[inside]
+    if len(lowered):
+        assert float(lowered.max() - lowered.min()) < 1e-9
+        assert bool((weights - found <= lowered[0] + 1e-9)[found == BOUNDS[0]].all())
+        assert bool((weights - found >= lowered[0] - 1e-9)[found == BOUNDS[1]].all())
 
 
 def test_cfa() -> None:

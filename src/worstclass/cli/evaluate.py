@@ -140,7 +140,8 @@ def weights_line(about: Mapping[str, Any]) -> str:
     kind = average.get(about["recipe"].get("average", ""), "")
     mix = about.get("mix", 1.0)
     between = f", {100 * mix:.0f}% of the way from its base" if mix < 1 else ""
-    return f"the {about['checkpoint']} epoch, {about['epoch']}{kind}{between if mix else ' of its base'}"
+    adjusted = ", logits adjusted" if about.get("adjusted") else ""
+    return f"the {about['checkpoint']} epoch, {about['epoch']}{kind}{between if mix else ' of its base'}{adjusted}"
 
 
 def _run(

@@ -1,4 +1,4 @@
-"""The command: data, train, sweep, watch, evaluate, audit, export, report, leaderboard, reproduce, bench and more."""
+"""The command: data, train, sweep, watch, adjust, evaluate, audit, export, report, leaderboard, bench and more."""
 
 import os
 import sys
@@ -7,6 +7,7 @@ from typing import Annotated, get_args
 
 import typer
 
+from worstclass.cli.adjust import adjust
 from worstclass.cli.audit import audit
 from worstclass.cli.bench import bench
 from worstclass.cli.console import print_table, rule, say
@@ -209,6 +210,7 @@ def train(
 app.command("data")(data_command)
 app.command()(sweep)
 app.command()(watch)
+app.command()(adjust)
 app.command()(evaluate)
 app.command()(audit)
 app.command()(export)

@@ -29,9 +29,8 @@ class Base:
 
     def as_dict(self) -> dict[str, Any]:
         """Which run it is, as plain JSON: folder, recipe (or model) and seed, epoch, and the digest of its weights."""
-        known = {
-            key: self.about[key] for key in ("model", "checkpoint", "epoch", "mix", "weights") if key in self.about
-        }
+        named = ("model", "checkpoint", "epoch", "mix", "adjusted", "weights")
+        known = {key: self.about[key] for key in named if key in self.about}
         recipe = self.about.get("recipe")
         return (
             {"folder": self.folder.resolve().name}

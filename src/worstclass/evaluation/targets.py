@@ -35,7 +35,7 @@ from worstclass.models.robustbench import published
 from worstclass.names import BLACK_BOX, RECIPE
 from worstclass.radius import show_radius
 from worstclass.records import check_record
-from worstclass.runs.run import Run, check_classifier, fingerprint, refuse_script, split, training_images
+from worstclass.runs.run import Run, check_classifier, fingerprint, refuse_script, valid_images
 from worstclass.training.checkpoint import digest, load_tensors, load_weights, weights_of
 from worstclass.types import BallAttack, Norm
 from worstclass.versions import versions
@@ -73,13 +73,7 @@ def run_target(
     source = open_source(run.config.data, data_dir=data_dir)
     if list(source.class_names) != run.class_names:
         raise UserError(f"{run.folder} was trained on other classes than {run.config.data} has here.")
-    if part == "test":
-        images = source.read("test")
-    else:
-        config, held_out = run.config, run.about["valid_images"]
-        _, images = split(config, source, training_images(config, source))
-        if len(images) != held_out:
-            raise UserError(f"{run.folder} was validated on {held_out} images; {config.data} gives {len(images)} here.")
+    images = source.read("test") if part == "test" else valid_images(run, source)
     shape = [run.about["in_channels"], *run.about["image_size"]]
     if list(images.x.shape[1:]) != shape:
         found = list(images.x.shape[1:])
@@ -95,6 +89,8 @@ def run_target(
     }
     if checkpoint == "selected" and "base" in run.about:
         about["mix"] = run.about["base"]["shipped"]
+    if checkpoint == "selected" and "adjustment" in run.about:
+        about["adjusted"] = run.about["adjustment"]["scale"]
     return Target(model, images, run.class_names, run.config.eps, run.config.norm, about, run.folder)
 
 

@@ -54,7 +54,7 @@ def printed(config: Config, attack: str, table: int | None = None) -> Reported |
     """What the paper prints for this method, data, network and attack, in one of its tables or in the first that has
     it. Its numbers of WAT are from its public code, and stand beside both variants."""
     own = config.average == "none" and not config.awp_gamma and config.base_objective == "trades"
-    if not own or abs(config.eps - 8 / 255) > 1e-9:
+    if not own or config.adjust_budget is not None or abs(config.eps - 8 / 255) > 1e-9:
         return None
     place = (config.data, config.model, config.method, attack)
     for cell in reported():

@@ -136,7 +136,8 @@ def _bases(read: Sequence[_Evaluation], given: Path | None, vanilla: Sequence[st
     if given is not None:
         first: _Evaluation | None = next((each for each in read if each.is_at(given)), None) or _read(given)
     else:
-        runs = {each.config.method: each for each in reversed(read) if each.run is not None and each.config is not None}
+        plain = [each for each in read if each.run and each.config and each.config.adjust_budget is None]
+        runs = {each.config.method: each for each in reversed(plain) if each.config}
         first = next((runs[method] for method in vanilla if method in runs), None)
     if first is None:
         return []

@@ -9,7 +9,19 @@ from worstclass.errors import UserError
 from worstclass.report.results import Result, load_results
 from worstclass.runs.run import open_run
 
-SAME = ("method", "objective", "variant", "data", "model", "eta", "focus_class", "focus_weight", "class_weights", "eps")
+SAME = (
+    "method",
+    "objective",
+    "variant",
+    "data",
+    "model",
+    "eta",
+    "focus_class",
+    "focus_weight",
+    "class_weights",
+    "eps",
+    "adjust_budget",
+)
 
 
 @dataclass(frozen=True)

@@ -20,11 +20,11 @@ from worstclass.errors import UserError
 from worstclass.files import write_json
 from worstclass.percentages import percent
 from worstclass.runs.run import Run, build_model
-from worstclass.runs.saver import ABOUT, LAST, SELECTED, read_about
+from worstclass.runs.saver import ABOUT, LAST, SELECTED
 from worstclass.stats import ClassStats
 from worstclass.strategies.guarded import PRIOR, SLACK, class_cost
 from worstclass.tail import worst_tenth
-from worstclass.training.checkpoint import SELECTED_PART, load_header, load_tensors, load_weights, save_tensors, section
+from worstclass.training.checkpoint import SELECTED_PART, load_tensors, load_weights, save_tensors, section
 
 BASE = "base"  # its folder, in that of the run
 MIXES = (0.0, 0.25, 0.5, 0.75, 0.85, 0.9, 0.95, 1.0)  # of the run's weights in the base's; its gain is near 1
@@ -53,7 +53,7 @@ def check_base(config: Config, fork_epoch: int) -> None:
 
 def base_config(config: Config) -> Config:
     """The same recipe without class weights."""
-    left_out = ("base_start", "budget", "ship")
+    left_out = ("base_start", "budget", "ship", "adjust_budget")
     values = {key: value for key, value in config.recipe().items() if key not in left_out}
     return make_config(merge(values, {"method": config.base_objective}))
 
@@ -62,11 +62,6 @@ def base_epoch(config: Config) -> int:
     """The epoch that the base goes on from."""
     assert config.base_start is not None
     return min(max(round(config.base_start * config.epochs), 1), config.epochs - 1)
-
-
-def is_settled(folder: Path) -> bool:
-    """Whether a run was compared with its base, and what ships was written."""
-    return "mix" in load_header(folder / SELECTED) and "base" in read_about(folder)
 
 
 def choose(readings: list[Reading], budget: float) -> Reading:

@@ -91,6 +91,15 @@ def split(config: Config, source: Source, images: Images) -> tuple[Images, Image
     return split_validation(images, source.num_classes, config.valid_fraction, config.valid_min)
 
 
+def valid_images(run: Run, source: Source) -> Images:
+    """The images that a run was validated with."""
+    _, images = split(run.config, source, training_images(run.config, source))
+    held_out = run.about["valid_images"]
+    if len(images) != held_out:
+        raise UserError(f"{run.folder} was validated on {held_out} images; {run.config.data} gives {len(images)} here.")
+    return images
+
+
 def refuse_code(config: Config, allow_code: bool) -> None:
     """A recipe that names a model or data of the user's own runs code when they are opened: only with consent."""
     if allow_code:

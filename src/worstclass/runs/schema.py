@@ -42,6 +42,14 @@ class BaseRecord(Record):
     verdict: str
 
 
+class AdjustmentRecord(Record):
+    """The bias that was added to the logits after training, and the share of it that was kept."""
+
+    bias: list[Finite]
+    scale: Finite
+    verdict: str
+
+
 class RunRecord(Record):
     """run.json: what a run was trained on."""
 
@@ -60,6 +68,7 @@ class RunRecord(Record):
     resumed: list[ResumedRecord] = Field(default_factory=list)
     keep: list[Count] = Field(default_factory=list)
     base: BaseRecord | None = None
+    adjustment: AdjustmentRecord | None = None
 
 
 class ValidRecord(Record):

@@ -21,7 +21,10 @@ from worstclass.distributed import ALONE, Team
 from worstclass.errors import UserError
 from worstclass.files import locked, write_atomic, write_json
 from worstclass.names import RECIPE
-from worstclass.runs.base import BASE, base_config, base_epoch, check_base, is_settled, settle
+from worstclass.runs.adjust import adjust_selected
+from worstclass.runs.base import BASE, base_config, base_epoch, check_base, settle
+from worstclass.runs.finished import is_trained
+from worstclass.runs.logit_adjustment import check_adjustable
 from worstclass.runs.notes import counts_of, distribution, effective_classes
 from worstclass.runs.run import (
     Run,
@@ -87,6 +90,7 @@ def train_run(
     whoever can write there can run code (docs/security.md).
     With `base_start` in the recipe a run without class weights is trained too, in the folder `base`, and what is
     selected is the better of the two or a network between them (`runs.base`); `on_base()` is called before it starts.
+    With `adjust_budget` its logits are adjusted last (`runs.logit_adjustment`).
     """
     one = partial(
         _train_one,
@@ -103,26 +107,32 @@ def train_run(
         on_epoch=on_epoch,
         on_fallback=on_fallback,
     )
-    if config.base_start is None:
+    if config.base_start is None and config.adjust_budget is None:
         return one(config, out, resume=resume, fork=fork, keep=keep, on_start=on_start)
-    if fork:
+    if fork and config.base_start is not None:
         check_base(config, fork.epoch)
-    done = torch.tensor(int(resume and team.leads and is_settled(out)))
+    done = torch.tensor(int(resume and team.leads and is_trained(Run(out, config, {}))))
     if team.broadcast(done).item() == 1:  # its own weights would take the place of those that ship
         return Run(out, config, read_about(out) if team.leads else {})
-    run = one(config, out, resume=resume, fork=fork, keep={*keep, base_epoch(config)}, on_start=on_start)
-    begun = team.broadcast(torch.tensor(int((out / BASE / RECIPE).is_file()))).item() == 1  # as the leader sees it
-    if on_base and team.leads:
-        on_base()
-    if begun:
-        one(base_config(config), out / BASE, resume=True)
-    else:
-        one(base_config(config), out / BASE, fork=Fork(run, base_epoch(config)))
+    bases = set() if config.base_start is None else {base_epoch(config)}
+    run = one(config, out, resume=resume, fork=fork, keep={*keep, *bases}, on_start=on_start)
+    if bases:
+        begun = team.broadcast(torch.tensor(int((out / BASE / RECIPE).is_file()))).item() == 1  # as the leader sees it
+        if on_base and team.leads:
+            on_base()
+        if begun:
+            one(base_config(config), out / BASE, resume=True)
+        else:
+            one(base_config(config), out / BASE, fork=Fork(run, base_epoch(config)))
     if not team.leads:
         return run
     source = open_source(config.data, data_dir=data_dir)
     parts = split(config, source, training_images(config, source))
-    return Run(out, config, settle(run, *parts, torch.device(device)))
+    if bases:
+        run = Run(out, config, settle(run, *parts, torch.device(device)))
+    if config.adjust_budget is not None:
+        run = Run(out, config, adjust_selected(run, parts[1], torch.device(device), allow_code=allow_code))
+    return run
 
 
 def _train_one(
@@ -173,6 +183,8 @@ def _train_one(
     strategy = config.make_strategy(counts["train"])
     model = build_model(config, source.num_classes, images.x.shape[1], train)
     check_classifier(model, train, source.num_classes, config.model)
+    if config.adjust_budget is not None:  # before anything is trained
+        check_adjustable(model, valid, source.num_classes)
     if fork:
         check_fork(fork, config, about)
     late = max(keep, default=0)

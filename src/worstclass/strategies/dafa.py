@@ -1,5 +1,6 @@
 """DAFA (Lee et al., ICLR 2024), distance-aware fair adversarial training."""
 
+import math
 from typing import Any, Literal
 
 import torch
@@ -7,6 +8,10 @@ from torch import Tensor
 
 from worstclass.stats import ClassStats
 from worstclass.types import ClassWeights
+
+BOUNDS = (0.5, 2.0)  # of levelled weights
+MOST_LEVEL = 1.0
+HALVINGS = 60
 
 
 class DAFA:
@@ -18,6 +23,10 @@ class DAFA:
     published S is that of training in epoch `warmup`, and W stays;
     with `refresh` it is read anew each epoch from then on, as a moving average of that decay, from the table of `part`.
     Ours: W is at least 0.1 (a large strength makes the published one negative).
+
+    `level`, ours too, raises what is lowest among the weak: after each epoch from `warmup` on, a class's multiplier
+    u_k grows by level * (target - r_k), with r_k its robust accuracy in `part` and target the mean r of the worst third
+    of the classes, and stays in [0, `MOST_LEVEL`]. W + u is then projected on the weights in `BOUNDS` that sum to K.
     """
 
     tables = ("robust_probabilities",)
@@ -30,33 +39,42 @@ class DAFA:
         warmup: int = 70,
         refresh: float = 0.0,
         part: Literal["train", "valid"] = "train",
+        level: float = 0.0,
         weigh_robust: bool = False,
     ) -> None:
         self.strength, self.warmup, self.refresh, self.part = strength, warmup, refresh, part
-        self.weigh_robust, self.epoch = weigh_robust, 0
+        self.level, self.weigh_robust, self.epoch = level, weigh_robust, 0
+        self.multiplier = torch.zeros(num_classes, dtype=torch.float64)
         self.taken_for = torch.eye(num_classes, dtype=torch.float64)
         self.weights = ClassWeights.uniform(num_classes)
 
     def update(self, train: ClassStats, valid: ClassStats) -> None:
         self.epoch += 1
-        table = (train if self.part == "train" else valid).matrix("robust_probabilities").cpu()
+        stats = (train if self.part == "train" else valid).copy()
+        table = stats.matrix("robust_probabilities")
         if self.epoch == self.warmup:
             self.taken_for.copy_(table)
         elif self.epoch > self.warmup and self.refresh:
             self.taken_for.lerp_(table, 1 - self.refresh)
+        if self.epoch >= self.warmup:
+            accuracy = stats.mean("robust_correct")
+            gap = accuracy.sort().values[: math.ceil(len(accuracy) / 3)].mean() - accuracy
+            self.multiplier.add_(self.level * gap).clamp_(0, MOST_LEVEL)
         self._write()
 
     def state_dict(self) -> dict[str, Any]:
-        return {"epoch": self.epoch, "taken_for": self.taken_for}
+        return {"epoch": self.epoch, "taken_for": self.taken_for, "multiplier": self.multiplier}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         self.epoch = state["epoch"]
         self.taken_for.copy_(state["taken_for"])
+        self.multiplier.copy_(state["multiplier"])
         self._write()
 
     def _write(self) -> None:
         if self.epoch >= self.warmup:
-            by_class = (1 + self.strength * transfer(self.taken_for)).clamp_min(0.1)
+            by_class = 1 + self.strength * transfer(self.taken_for)
+            by_class = project(by_class + self.multiplier, *BOUNDS) if self.level else by_class.clamp_min(0.1)
             self.weights.set(natural=by_class, radius_scale=by_class)
             if self.weigh_robust:
                 self.weights.set(robust=by_class)
@@ -67,3 +85,15 @@ def transfer(taken_for: Tensor) -> Tensor:
     right = taken_for.diagonal()
     given = torch.where(right[:, None] < right, taken_for * right, -taken_for.T * right[:, None])
     return (given - given.diag().diag()).sum(1)
+
+
+def project(weights: Tensor, low: float, high: float) -> Tensor:
+    """The nearest weights (K,) in [low, high] that sum to K: all are lowered by one number, found by halving."""
+    least, most = weights.min() - high, weights.max() - low
+    for _ in range(HALVINGS):
+        middle = (least + most) / 2
+        if (weights - middle).clamp(low, high).sum() > len(weights):
+            least = middle
+        else:
+            most = middle
+    return (weights - most).clamp(low, high)

@@ -17,9 +17,9 @@ from worstclass.errors import AttackError, TrainingError, UserError, what_failed
 from worstclass.evaluation.outcomes import NATURAL
 from worstclass.evaluation.targets import CARD, evaluate_target, load_card, run_target
 from worstclass.names import RECIPE, runs_user_code
-from worstclass.runs.base import is_settled
+from worstclass.runs.finished import is_trained
 from worstclass.runs.run import Run, open_run, refuse_code
-from worstclass.runs.saver import LAST, SELECTED
+from worstclass.runs.saver import SELECTED
 from worstclass.runs.train import train_run
 from worstclass.sweep.plan import Job
 from worstclass.training.checkpoint import load_header
@@ -64,13 +64,6 @@ def refuse_other_recipe(run: Run, config: Config) -> None:
     ]
     if changed:
         raise UserError(f"{run.folder} holds a run with another recipe ({'; '.join(changed)}); choose another --out.")
-
-
-def is_trained(run: Run) -> bool:
-    """Whether a run has come to its end, and was compared with its base where it has one."""
-    header = load_header(run.folder / LAST)
-    ended = header.get("epoch") == run.config.epochs and not header.get("step")
-    return ended and (run.config.base_start is None or is_settled(run.folder))
 
 
 def attacks_left(run: Run, names: Sequence[str]) -> list[str]:
