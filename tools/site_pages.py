@@ -19,7 +19,8 @@ if TYPE_CHECKING:
 
 ROOT = Path(__file__).parents[1]
 PACKAGE = ROOT / "src" / "worstclass"
-MOUNTED = ("CHANGELOG.md", "CONTRIBUTING.md", "LOG.md", "CITATION.cff", "LICENSE", "results/*.*", "examples/*.py", "examples/notebooks/*.ipynb")
+TEXTS = ("CHANGELOG.md", "CONTRIBUTING.md", "LOG.md", "CITATION.cff", "LICENSE")
+MOUNTED = (*TEXTS, "results/*.*", "examples/*.py", "examples/notebooks/*.ipynb")
 LINK = re.compile(r"(?<=\]\()(?!\w+:|#|/)([^)#\s]+)")
 NAMES = re.compile(r"^`\w+`(?:,\s`\w+`)*\.?$", re.MULTILINE)
 HIDDEN = {"index.md": ["navigation", "toc"], "results/README.md": ["toc"]}  # the leaderboard is wide
