@@ -55,7 +55,7 @@ def train_with_progress(
         say(f"{many}{torch.cuda.get_device_name(device)}: {kind}, {engine.precision}{exact}")
     elif team.size > 1:
         say(f"{team.size} processes on CPUs")
-    trained, of, notes = 0, config, NewNotes(config.select)
+    trained, of, notes = 0, config, NewNotes(config.select, averaged=config.average != "none")
     try:
         with watch() as progress:
 
@@ -132,23 +132,26 @@ def ready_line(about: Mapping[str, Any]) -> str:
 class NewNotes:
     """Says each note on a run's training once, when it first holds, though its numbers change."""
 
-    def __init__(self, select: str) -> None:
-        self._select = select
+    def __init__(self, select: str, *, averaged: bool = False) -> None:
+        self._select, self._averaged = select, averaged
         self._log: list[dict[str, Any]] = []
         self._said: set[str] = set()
 
     def start(self, run: Run) -> None:
         """Of a run that goes on: what its log said before was said."""
         self._log = run.log if (run.folder / LOG).is_file() else []
-        self._said = set(training_notes(self._log, run.about, self._select))
+        self._said = set(self._notes(run.about))
 
     def after(self, line: dict[str, Any], about: Mapping[str, Any]) -> list[str]:
         """What is new after an epoch."""
         self._log.append(line)
-        now = training_notes(self._log, about, self._select)
+        now = self._notes(about)
         new = [note for key, note in now.items() if key not in self._said]
         self._said |= set(now)
         return new
+
+    def _notes(self, about: Mapping[str, Any]) -> dict[str, str]:
+        return training_notes(self._log, about, self._select, averaged=self._averaged)
 
 
 def epoch_line(line: dict[str, Any], config: Config, names: Sequence[str]) -> str:

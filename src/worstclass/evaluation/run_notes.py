@@ -25,4 +25,6 @@ def run_notes(run: Run) -> list[str]:
     """All of it, as the end of `train` and the report show it."""
     base = [f"compared with its base: {run.about['base']['verdict']}"] if "base" in run.about else []
     adjusted = [f"logit adjustment: {run.about['adjustment']['verdict']}"] if "adjustment" in run.about else []
-    return start_notes(run) + base + adjusted + list(training_notes(run.log, run.about, run.config.select).values())
+    averaged = run.config.average != "none"
+    said = training_notes(run.log, run.about, run.config.select, averaged=averaged)
+    return start_notes(run) + base + adjusted + list(said.values())

@@ -10,6 +10,7 @@ from worstclass.data import Images, open_source
 from worstclass.errors import UserError
 from worstclass.files import keep_previous, write_atomic, write_json
 from worstclass.names import RECIPE
+from worstclass.percentages import percent
 from worstclass.runs.finished import is_trained
 from worstclass.runs.logit_adjustment import SURE, Adjustment, add_bias, adjust_logits, last_layer
 from worstclass.runs.run import Run, valid_images
@@ -86,7 +87,7 @@ def verdict(found: Adjustment) -> str:
     if not found.scale:
         return f"none: no bias raised the weakest classes by more than {SURE:g} standard error, for its price."
     numbers = ", ".join(
-        f"{name} {100 * old:.1f} to {100 * new:.1f}"
+        f"{name} {percent(old)} to {percent(new)}"
         for name, old, new in (
             ("worst class", before.worst, after.worst),
             ("average", before.average, after.average),

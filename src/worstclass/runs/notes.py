@@ -116,10 +116,13 @@ def as_good_as_selected(worst: ArrayLike, selected: int, images: ArrayLike) -> i
     return int(alike.sum()) - 1
 
 
-def training_notes(log: Sequence[Line], about: Mapping[str, Any], select: str) -> dict[str, str]:
+def training_notes(
+    log: Sequence[Line], about: Mapping[str, Any], select: str, *, averaged: bool = False
+) -> dict[str, str]:
     """What is to be said after the last of these epochs, by a key that stays the same while the numbers change.
 
-    `about` is run.json, `select` that key of the recipe.
+    `about` is run.json, `select` that key of the recipe. `averaged` weights hardly change from epoch to epoch, so that
+    many epochs are as good as the selected one says nothing against it.
     """
     if not log:
         return {}
@@ -155,7 +158,7 @@ def training_notes(log: Sequence[Line], about: Mapping[str, Any], select: str) -
     accuracy = accuracy[[is_validated(line) for line in log]]  # an epoch without validation could not be chosen
     log = [line for line in log if is_validated(line)]
     chosen = [index for index, line in enumerate(log) if line["selected"]]
-    if select.startswith("worst") and chosen and len(log) >= 2 * PATIENCE:
+    if not averaged and select.startswith("worst") and chosen and len(log) >= 2 * PATIENCE:
         weakest = accuracy.argmin(1)
         alike = as_good_as_selected(accuracy.min(1), chosen[-1], images[weakest])
         if alike > len(log) / 2:
