@@ -34,6 +34,7 @@ from worstclass.names import RECIPE, Norm, check_data_name, check_model_name
 from worstclass.owners import check_owners, is_used
 from worstclass.radius import check_radius, trades_step
 from worstclass.recipe_files import parse_settings, parse_toml, read_recipe, recipe_comment, recipe_names
+from worstclass.tail import has_many
 
 __all__ = [
     "DEFAULTS",
@@ -62,7 +63,8 @@ if TYPE_CHECKING:  # what needs torch is imported where it is made: a recipe is 
     from worstclass.types import ClassStrategy, Objective
 
 MethodName = Annotated[str, AfterValidator(check_method)]
-Select = Literal["worst-accuracy", "worst-tenth", "worst-loss", "average", "last"]
+Select = Literal["worst", "worst-accuracy", "worst-tenth", "worst-loss", "average", "last"]
+WORST = ("worst-accuracy", "worst-tenth")  # what `worst` can mean
 
 
 class Config(BaseModel):
@@ -206,7 +208,9 @@ class Config(BaseModel):
         "how much of the average robust accuracy it may cost; left out, none is done",
     )
     select: Select = Field(
-        "worst-accuracy", description="which epoch to keep, by validation; worst-loss is the paper's rule"
+        "worst",
+        description="which epoch to keep, by validation; worst: worst-accuracy, from 20 classes on worst-tenth; "
+        "worst-loss is the paper's rule",
     )
     select_smoothing: Whole = Field(
         1, ge=1, le=2**16, description="select by the mean over the last n epochs; 1: no smoothing"
@@ -260,6 +264,12 @@ class Config(BaseModel):
     def used_keys(self) -> tuple[str, ...]:
         """The keys that it uses; the others, of another method say, have their defaults."""
         return tuple(key for key in Config.model_fields if is_used(key, self.__dict__, DEFAULTS))
+
+    def for_classes(self, num_classes: int) -> "Config":
+        """The same, with what was left open until the number of classes is known."""
+        if self.select != "worst":
+            return self
+        return self.model_copy(update={"select": "worst-tenth" if has_many(num_classes) else "worst-accuracy"})
 
     def recipe(self) -> dict[str, Any]:
         """The keys that it uses, as plain JSON that `make_config` reads back to an equal configuration."""
@@ -390,11 +400,15 @@ def load_config(recipe: str, /, **settings: Any) -> Config:
 
 
 def differing_keys(*configs: Config) -> list[str]:
-    """The keys in which configurations differ that use them: WAT and TRADES differ in the method, and not in eta."""
+    """The keys in which configurations differ that use them: WAT and TRADES differ in the method, and not in eta.
+
+    What is open until the number of classes is known (`for_classes`) does not differ from what it can become.
+    """
     used = [(config, config.used_keys) for config in configs]
-    return [
-        key for key in Config.model_fields if len({getattr(config, key) for config, keys in used if key in keys}) > 1
-    ]
+    values = {key: {getattr(config, key) for config, keys in used if key in keys} for key in Config.model_fields}
+    if "worst" in values["select"]:
+        values["select"] -= {*WORST}
+    return [key for key, found in values.items() if len(found) > 1]
 
 
 def to_toml(config: Config) -> str:

@@ -33,7 +33,7 @@ OWNERS: dict[str, tuple[str, tuple[str, ...]]] = {
     "attack_milestones": _ATTACKED,
     "attack_step_size": _ATTACKED,
     "beta": ("objective", ("trades", "bat")),
-    "select_smoothing": ("select", ("worst-accuracy", "worst-tenth", "worst-loss", "average")),
+    "select_smoothing": ("select", ("worst", "worst-accuracy", "worst-tenth", "worst-loss", "average")),
 }
 """Keys that belong to another key: its name, and the values that own them; `()` is any that switches it on."""
 

@@ -27,7 +27,7 @@ def test_a_published_run(folder: Path) -> None:
     run, card, outcomes = open_run(folder), load_card(folder), Outcomes.load(folder / OUTCOMES)
     name = folder.name.removeprefix("cifar10-resnet18-").removesuffix(f"-seed{run.config.seed}")
     recipe = f"cifar10-resnet18-{name.removesuffix('-rate-0.05')}"
-    assert run.config == load_config(recipe, seed=run.config.seed, **CHANGED.get(name, {}))
+    assert run.config == load_config(recipe, seed=run.config.seed, **CHANGED.get(name, {})).for_classes(10)
     assert len(run.log) == run.config.epochs
     kept = [line for line in run.log if line["selected"]][-1]
     assert card["about"]["epoch"] == kept["epoch"]

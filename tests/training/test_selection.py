@@ -6,6 +6,8 @@ from typing import Any
 import pytest
 
 from tiny import tiny_config, write_tiny_npz
+from worstclass.config import differing_keys
+from worstclass.runs.run import open_run
 from worstclass.runs.selection import selection_score
 from worstclass.runs.train import train_run
 
@@ -29,6 +31,18 @@ def test_selection_rules() -> None:
     assert selection_score("last", [line]) == [5.0]
     many = log_line(5, [k / 32 for k in range(20)], [0.0] * 21)
     assert selection_score("worst-tenth", [many])[0] == 1 / 64  # the mean of 0 and 1/32
+
+
+@pytest.mark.parametrize(("num_classes", "select"), [(3, "worst-accuracy"), (20, "worst-tenth")])
+def test_the_worst_is_the_worst_tenth_of_many(num_classes: int, select: str, tmp_path: Path) -> None:
+    """A run has in its recipe what the default meant for its data, and goes on with it."""
+    data = write_tiny_npz(tmp_path / "tiny.npz", num_classes=num_classes)
+    config = tiny_config(data, epochs=1)
+    assert config.select == "worst"
+    run = train_run(config, tmp_path / "run")
+    assert open_run(run.folder).config.select == run.config.select == select
+    assert differing_keys(run.config, config) == []
+    assert differing_keys(run.config, config.model_copy(update={"select": "last"})) == ["select"]
 
 
 def test_a_smoothed_score_is_that_of_the_mean() -> None:

@@ -70,7 +70,7 @@ def train_with_progress(
                 run = open_run(folder)
                 if trained == 1 and (ready := ready_line(run.about)):
                     progress.epoch(ready)
-                progress.epoch(epoch_line(line, of, run.class_names))
+                progress.epoch(epoch_line(line, of.for_classes(len(run.class_names)), run.class_names))
                 if of is not config:
                     return
                 for note in notes.after(line, run.about):

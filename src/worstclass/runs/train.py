@@ -107,6 +107,9 @@ def train_run(
         on_epoch=on_epoch,
         on_fallback=on_fallback,
     )
+    if config.select == "worst":  # the recipe of the run says what it was
+        source = team.leader_first(lambda: open_source(config.data, data_dir=data_dir, notify=notify))
+        config = config.for_classes(source.num_classes)
     if config.base_start is None and config.adjust_budget is None:
         return one(config, out, resume=resume, fork=fork, keep=keep, on_start=on_start)
     if fork and config.base_start is not None:
