@@ -4,34 +4,8 @@ from typing import Any
 
 import pytest
 
-from robust_cnn import load_cnn
-from tiny import write_tiny_npz
 from worstclass.auditing.gate import parse_gate
-from worstclass.auditing.result import AuditResult
-from worstclass.data import Images, open_source
 from worstclass.errors import UserError
-from worstclass.models import SmallCNN
-
-EPS = 0.05
-
-
-@pytest.fixture(scope="module")
-def data(tmp_path_factory: pytest.TempPathFactory) -> str:
-    return f"npz:{write_tiny_npz(tmp_path_factory.mktemp('audit') / 'tiny.npz')}"
-
-
-@pytest.fixture
-def model() -> SmallCNN:
-    return load_cnn("tiny_cnn", 3)
-
-
-@pytest.fixture(scope="module")
-def images(data: str) -> Images:
-    return open_source(data).read("test")
-
-
-def records(result: AuditResult) -> list[dict[str, Any]]:
-    return list(result.per_class)
 
 
 # --- the gate ---

@@ -13,7 +13,6 @@ from robust_cnn import load_cnn
 from tiny import write_tiny_npz
 from worstclass.auditing.audit import TRAINING
 from worstclass.auditing.preflight import preflight
-from worstclass.auditing.result import AuditResult
 from worstclass.data import Images, open_source, to_float
 from worstclass.errors import UserError
 from worstclass.evaluation.evaluate import Event
@@ -35,10 +34,6 @@ def model() -> SmallCNN:
 @pytest.fixture(scope="module")
 def images(data: str) -> Images:
     return open_source(data).read("test")
-
-
-def records(result: AuditResult) -> list[dict[str, Any]]:
-    return list(result.per_class)
 
 
 # --- preflight ---
