@@ -7,7 +7,6 @@ import pytest
 from worstclass.auditing.gate import parse_gate
 from worstclass.errors import UserError
 
-
 # --- the gate ---
 
 
