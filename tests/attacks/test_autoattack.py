@@ -1,5 +1,6 @@
 """AutoAttack and its parts, against a linear model, linear programs and themselves."""
 
+import copy
 from typing import Any
 
 import numpy as np
@@ -15,6 +16,7 @@ from worstclass.attacks.apgd import checkpoints
 from worstclass.attacks.ball import distance, shortest_step
 from worstclass.attacks.ensemble import NATURAL_ERROR, STANDING
 from worstclass.attacks.losses import dlr_loss, margin, targeted_dlr_loss
+from worstclass.attacks.search_model import search_model
 from worstclass.errors import UserError
 from worstclass.evaluation.evaluate import Event, evaluate
 from worstclass.evaluation.outcomes import Outcomes, Progress
@@ -167,6 +169,22 @@ def test_leaving_early_changes_no_verdict(
     assert torch.equal(usual.by, other.by)
     if every == 5:  # what is found first stays, though its lane goes on
         assert torch.allclose(usual.x_adv, other.x_adv, atol=1e-6)
+
+
+def test_square_asks_nothing_that_it_knows(robust: SmallCNN, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A patch that is there already is not asked about: fewer images go through the model, the result is the same."""
+    robust, (x, y) = copy.deepcopy(robust).double(), batch(40)
+    x, results, asked = x.double(), [], []
+    for known in (True, False):
+        if not known:
+            monkeypatch.setattr(Square, "_changed", lambda *_: None)
+        view = search_model(robust, x)
+        results.append(Square(eps=EPS, queries=300).breaks(view, x, y, generator=PerSample(0, "a", range(40))))
+        asked.append(view.passes.forward)
+    assert asked[0] < 0.95 * asked[1]
+    assert torch.equal(results[0].found, results[1].found)
+    assert torch.allclose(results[0].x_adv, results[1].x_adv)
+    assert results[0].found.any()
 
 
 def test_claims_are_judged_in_batches_of_few_sizes() -> None:

@@ -36,17 +36,6 @@ def images(size: int) -> tuple[Tensor, Tensor]:
     return x, torch.zeros(size, dtype=torch.int64)
 
 
-@pytest.fixture
-def whole_batches(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Ours leaves out queries whose answer is known; here all are asked."""
-
-    def ask_all(_: Square, model: nn.Module, active: Any, x: Tensor) -> Tensor:
-        logits: Tensor = model(x)
-        return logits
-
-    monkeypatch.setattr(Square, "_query", ask_all)
-
-
 class Scripted(SquareAttack):  # type: ignore[misc]
     """The public attack, with draws that were written down."""
 
@@ -86,7 +75,7 @@ def float64(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     torch.set_default_dtype(torch.float32)
 
 
-@pytest.mark.usefixtures("whole_batches", "float64")
+@pytest.mark.usefixtures("float64")
 def test_l2_queries_are_those_of_the_public_one(monkeypatch: pytest.MonkeyPatch) -> None:
     """The same images are tried at each of 40 queries, to 1e-9 in float64, from the same draws."""
     x, y = images(6)
@@ -119,7 +108,6 @@ def test_l2_queries_are_those_of_the_public_one(monkeypatch: pytest.MonkeyPatch)
     assert (ours.seen[-1] - ours.seen[0]).abs().max() > 0.01
 
 
-@pytest.mark.usefixtures("whole_batches")
 @pytest.mark.parametrize("norm", ["linf", "l2"])
 def test_signs_are_shared_where_the_public_one_shares_them(norm: Norm) -> None:
     """Of one image many times over, a patch's first try is the same for all in L-inf, and each sample's own in L2."""

@@ -153,10 +153,24 @@ def predict(model: Classifier, x: Tensor) -> Tensor:
     return logits
 
 
-def claim(active: ActiveSet, images: Tensor, fools: Tensor) -> None:
+def claim(active: ActiveSet, images: Tensor, fools: Tensor, rows: Tensor | None = None) -> None:
     """Note images that fool the model; the latest of an attempt is the one that is judged."""
-    active["fooling"] = torch.where(column(fools, images), images, active["fooling"])
-    active["found"] = active["found"] | fools
+    active["fooling"] = replaced(active["fooling"], images, fools, rows)
+    active["found"] = replaced(active["found"], fools, fools, rows)
+
+
+def replaced(old: Tensor, new: Tensor, chosen: Tensor, rows: Tensor | None = None) -> Tensor:
+    """`old` with the `chosen` entries of `new`, a mask; `new` holds the attempts `rows`, or all.
+
+    On a CPU nothing is copied where nothing is chosen; on a GPU, finding out would make the host wait.
+    """
+    if old.is_cuda:
+        assert rows is None
+        return torch.where(column(chosen, new), new, old)
+    some = chosen.nonzero().squeeze(1)
+    if len(some) == 0:
+        return old
+    return old.index_copy(0, some if rows is None else rows[some], new[some])
 
 
 def target_ranks(logits: Tensor, y: Tensor, count: int) -> Tensor:

@@ -9,8 +9,8 @@ import torch
 from torch import Tensor
 
 from worstclass import rng
-from worstclass.attacks.active_set import ActiveSet, Search, claim, predict
-from worstclass.attacks.ball import column, l2
+from worstclass.attacks.active_set import ActiveSet, Search, claim, predict, replaced
+from worstclass.attacks.ball import l2
 from worstclass.attacks.first_success import FirstSuccess
 from worstclass.attacks.losses import margin as margin_of
 from worstclass.errors import UserError, choose
@@ -70,7 +70,10 @@ class Square(FirstSuccess):
 
             def query(active: ActiveSet, number: int, plan: list[Patch] = plan, signs: Tensor = signs) -> None:
                 drawn = signs[number] if self.norm == "linf" else signs[number, active["sample"]]
-                self._try(model, active, propose(active, plan[number], drawn[..., None, None].to(x.dtype)))
+                images = propose(active, plan[number], drawn[..., None, None].to(x.dtype))
+                rows = self._changed(active, images, plan[number])
+                if rows is None or len(rows):
+                    self._try(model, active, images, rows)
 
             with torch.no_grad():
                 active["margin"] = torch.full_like(active["radius"].flatten(), torch.inf)
@@ -80,25 +83,24 @@ class Square(FirstSuccess):
     def work(self, num_classes: int) -> int:
         return self.restarts * (self.queries + 1)
 
-    def _try(self, model: Classifier, active: ActiveSet, images: Tensor) -> None:
-        """One query an attempt: keep what lowers the margin."""
-        logits = self._query(model, active, images)
-        margin = margin_of(logits, active["y"])
-        better = margin < active["margin"]
-        active["best"] = torch.where(column(better, images), images, active["best"])
-        active["logits"] = torch.where(better[:, None], logits, active.get("logits", logits))
-        active["margin"] = torch.where(better, margin, active["margin"])
-        claim(active, images, logits.argmax(1) != active["y"])
+    def _try(self, model: Classifier, active: ActiveSet, images: Tensor, rows: Tensor | None = None) -> None:
+        """One query of each attempt, or of the attempts `rows`: keep what lowers the margin."""
+        y, before = active["y"], active["margin"]
+        if rows is not None:
+            images, y, before = images[rows], y[rows], before[rows]
+        logits = predict(model, images)
+        margin = margin_of(logits, y)
+        better = margin < before
+        active["best"] = replaced(active["best"], images, better, rows)
+        active["margin"] = replaced(active["margin"], margin, better, rows)
+        claim(active, images, logits.argmax(1) != y, rows)
 
-    def _query(self, model: Classifier, active: ActiveSet, images: Tensor) -> Tensor:
-        """Logits of the proposals. One that changes nothing, because its patch is there already, has known ones."""
-        if images.is_cuda or "logits" not in active:  # on a GPU, finding out would make the host wait
-            return predict(model, images)
-        logits = active["logits"].clone()
-        changed = (images != active["best"]).flatten(1).any(1).nonzero().squeeze(1)
-        if len(changed):
-            logits[changed] = predict(model, images[changed])
-        return logits
+    def _changed(self, active: ActiveSet, images: Tensor, patch: Patch) -> Tensor | None:
+        """The attempts whose image the patch changes; the others have it already. None for all: an L2 patch always
+        does, and on a GPU finding out would make the host wait."""
+        if images.is_cuda or self.norm == "l2":
+            return None
+        return (images[patch.window] != active["best"][patch.window]).flatten(1).any(1).nonzero().squeeze(1)
 
     def _patch(self, query: int, x: Tensor, shared: torch.Generator) -> Patch:
         """Where and how large the patch of a query is; an L2 patch has a twin to take its strength from."""
