@@ -175,6 +175,22 @@ def test_variants_of_fashion_mini_keep_their_thin_validation() -> None:
         assert held_out(1002, config.valid_fraction, config.valid_min) == few
 
 
+def test_glyphs_are_43_unbalanced_classes(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """A few of each, drawn twice; their npz and recipe open as any do."""
+    module = tool("make_glyphs")
+    for name, count in {"FEWEST": 3, "MOST": 12, "TEST": 1}.items():
+        monkeypatch.setattr(module, name, count)
+    one, other = (module.make(np.random.default_rng(1)) for _ in range(2))
+    assert all(np.array_equal(one[key], other[key]) for key in one)
+    counts = np.bincount(one["y_train"])
+    assert (len(counts), counts.min(), counts.max()) == (43, 3, 12)
+    ink = np.ptp(one["x_train"].reshape(len(one["x_train"]), -1), axis=1)
+    assert ink.min() > 255 * 0.3  # every image shows something
+    np.savez(tmp_path / "glyphs.npz", **one)
+    config = make_config(parse_toml(module.RECIPE.format(path=tmp_path / "glyphs.npz"), "glyphs"))
+    assert open_source(config.data).class_names == tuple("0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabdeghn")
+
+
 # --- order and augmentation ---
 
 
