@@ -69,6 +69,23 @@ def test_a_result_prints_and_shows_itself(result: AuditResult) -> None:
         result.under("pgd-6")
 
 
+def test_many_classes_show_their_worst_tenth() -> None:
+    """A linear model of 40 pixels, one a class, that is wrong on half of the images of three classes."""
+
+    class Brightest(torch.nn.Module):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return 20 * x.flatten(1)
+
+    y = torch.arange(400) % 40
+    seen = torch.where((y < 3) & (torch.arange(400) < 200), y + 1, y)
+    x = 0.5 * torch.nn.functional.one_hot(seen, 40).float().view(400, 1, 5, 8)
+    found = wc.audit(Brightest().eval(), (x, y), 0.01, attacks="pgd-1", checks=False)
+    assert found.worst_tenth.value == pytest.approx((3 * 0.5 + 1) / 4)
+    assert "Worst tenth %" in str(found)
+    assert f"{100 * found.worst_tenth.value:.1f} [" in str(found)
+    assert "Worst tenth" in str(found.compare(found))
+
+
 def test_the_strongest_of_attacks_without_a_rank_leaves_the_least(images: Images, model: SmallCNN) -> None:
     """In whichever order they were asked for: a gate speaks of it."""
     for attacks in (["pgd-5", "pgd-1"], ["pgd-1", "pgd-5"]):

@@ -140,6 +140,21 @@ def test_the_verdict(right: int, base_right: int, mix: float, word: str) -> None
     assert said["worst_difference"][0] == pytest.approx((right - base_right) / 100)
 
 
+@pytest.mark.fast
+def test_of_many_classes_the_worst_tenth_decides() -> None:
+    """Of 40 classes one is at 0 in both networks; three more are at 90% instead of 10%."""
+    y = torch.arange(4000) % 40
+    place = torch.arange(4000) // 40
+    right = torch.full((40,), 95)
+    ours, base = right.clone(), right.clone()
+    ours[:4], base[:4] = torch.tensor([0, 90, 90, 90]), torch.tensor([0, 10, 10, 10])
+    predicted = [torch.where(place < each[y], y, (y + 1) % 40) for each in (ours, base)]
+    said = verdict(y, predicted[0], predicted[1], 40, 1.0)
+    assert said["verdict"].startswith("better than the base: worst tenth +60.0 [")
+    assert said["worst_difference"][0] == 0
+    assert said["worst_tenth_difference"][0] == pytest.approx(0.6)
+
+
 def test_a_base_goes_on_from_the_run_without_class_weights(run: Run) -> None:
     base = open_run(run.folder / BASE)
     assert base.config.method == "trades"

@@ -214,3 +214,15 @@ def test_an_epoch_that_chance_selected() -> None:
     assert training_notes(log, about([100, 100], [6, 20]), "average") == {}
     assert training_notes(log[:9], about([100, 100], [6, 20]), "worst-accuracy") == {}  # too early to say
     assert training_notes([], about([100, 100], [6, 20]), "worst-accuracy") == {}
+
+
+def test_the_worst_tenth_is_judged_by_all_its_images() -> None:
+    """Of 40 classes one stays at 0; the three next ones rise in the selected epoch, or nowhere."""
+    data = about([100] * 40, [20] * 40)
+    for risen, chance in ((0.8, False), (0.3, True)):
+        rows = [[0.0] + [risen if i == 4 else 0.2] * 3 + [0.9] * 36 for i in range(10)]
+        log = [line([1] * 40, row, epoch=i + 1, selected=i in (0, 4)) for i, row in enumerate(rows)]
+        said = training_notes(log, data, "worst-tenth").get("selection")
+        assert (said is not None) == chance
+        assert said is None or "by the worst tenth's 80 validation images 9 of the other 9" in said
+        assert "by the worst class's 20 " in training_notes(log, data, "worst-accuracy")["selection"]

@@ -23,7 +23,8 @@ from worstclass.percentages import percent, percent_interval
 from worstclass.radius import show_radius
 from worstclass.report.markup import plain_text
 from worstclass.report.results import Result, attack_title, strongest_attack
-from worstclass.report.tables import weakest
+from worstclass.report.tables import TENTH, TENTH_NOTE, weakest
+from worstclass.tail import has_many
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -85,6 +86,16 @@ class AuditResult:
         """The weakest class under the strongest attack."""
         return self.under(self.attack)[1]
 
+    @property
+    def worst_tenth(self) -> Measure:
+        """The mean accuracy of the worst 10% of the classes under the strongest attack: for many classes."""
+        found = self.card["columns"][self.attack]["worst_tenth"]
+        return Measure(*(found[key] for key in ("value", "low", "high")))
+
+    @property
+    def _many(self) -> bool:
+        return has_many(len(self.card["class_names"]))
+
     def under(self, attack: str) -> tuple[Measure, Worst]:
         """Average and worst class under one attack, or `natural`."""
         column = self.card["columns"][choose("attack", attack, list(self.card["columns"]))]
@@ -124,7 +135,7 @@ class AuditResult:
         shared = [name for name in self.card["columns"] if name in base.card["columns"]]
         count = len(self.card["class_names"])
         columns = {name: compare_with_base(self.outcomes, base.outcomes, name, count) for name in shared}
-        return AuditComparison(self.title, base.title, columns)
+        return AuditComparison(self.title, base.title, columns, has_many(count))
 
     def plot(self, attack: str | None = None) -> "Figure":
         """Accuracy of each class under one attack, the strongest unless said otherwise, as a Matplotlib figure."""
@@ -177,16 +188,18 @@ class AuditResult:
         return [line if same else f"{line} That does not compare with {_ball(about)} here."]
 
     def _attacks(self) -> _Block:
+        many = self._many
         rows = [
             (
                 attack_title(name),
                 percent_interval(column["average"]),
                 percent_interval(column["worst"]),
                 weakest(column),
+                *([percent_interval(column["worst_tenth"])] if many else []),
             )
             for name, column in self.card["columns"].items()
         ]
-        return _Block(("Attack", "Average %", "Worst class %", "Which"), rows)
+        return _Block(("Attack", "Average %", "Worst class %", "Which", *([TENTH] if many else [])), rows)
 
     def _classes(self) -> _Block:
         """The weakest first."""
@@ -211,6 +224,7 @@ class AuditResult:
         if len(self.card["class_names"]) > SHOWN_CLASSES:
             lines.append(f"The {SHOWN_CLASSES} weakest of {len(self.card['class_names'])} classes; per_class has all.")
         lines.append("[95% interval]")
+        lines += [TENTH_NOTE] if self._many else []
         lines += self._published()
         findings = self.findings
         if all(finding.passed for finding in findings) and "strong-attack" in [finding.name for finding in findings]:
@@ -226,6 +240,7 @@ class AuditComparison:
     title: str
     base: str
     columns: Mapping[str, Mapping[str, Any]]
+    many: bool = False  # classes: the worst tenth is shown too
 
     def __str__(self) -> str:
         return f"{self.title} less {self.base}, points\n{_text(self._table())}\n[95% interval]"
@@ -236,11 +251,13 @@ class AuditComparison:
         return f"<div><p>{html.escape(f'{self.title} less {self.base}, points')}</p>{_html(self._table())}</div>"
 
     def _table(self) -> _Block:
+        shown = {"Average": "average_difference", "Worst class": "worst_difference"}
+        shown |= {"Worst tenth": "worst_tenth_difference"} if self.many else {}
         rows = []
         for name, column in self.columns.items():
-            gaps = [percent_interval(column[key], sign=True) for key in ("average_difference", "worst_difference")]
+            gaps = [percent_interval(column[key], sign=True) for key in shown.values()]
             rows.append((attack_title(name), *gaps, f"{column['p_value']:.2g}"))
-        return _Block(("Attack", "Average", "Worst class", "p (average)"), rows)
+        return _Block(("Attack", *shown, "p (average)"), rows)
 
 
 def _ball(threat: Mapping[str, Any]) -> str:

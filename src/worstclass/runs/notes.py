@@ -12,6 +12,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from worstclass.runs.selection import is_validated
+from worstclass.tail import tenth_weights, worst_tenths
 
 Floats = NDArray[np.float64]
 Line = Mapping[str, Any]
@@ -109,7 +110,7 @@ def misplaced(lifts: Floats, accuracy: Floats, images: Floats) -> list[int]:
 def as_good_as_selected(worst: ArrayLike, selected: int, images: ArrayLike) -> int:
     """How many of the other epochs have a worst class (T,) that is not shown to be worse than the selected one's.
 
-    `images` (T,) are the validation images of the worst class of each epoch; `selected` is an index.
+    `images` (T,) are its validation images in each epoch; `selected` is an index. The worst tenth is read as one class.
     """
     accuracy, spread = np.asarray(worst, dtype=np.float64), variance(worst, images)
     alike = accuracy[selected] - accuracy <= SURE * np.sqrt(spread + spread[selected])
@@ -159,11 +160,14 @@ def training_notes(
     log = [line for line in log if is_validated(line)]
     chosen = [index for index, line in enumerate(log) if line["selected"]]
     if not averaged and select.startswith("worst") and chosen and len(log) >= 2 * PATIENCE:
-        weakest = accuracy.argmin(1)
-        alike = as_good_as_selected(accuracy.min(1), chosen[-1], images[weakest])
+        count = len(tenth_weights(len(names))) if select == "worst-tenth" else 1
+        judged = images[accuracy.argsort(1)[:, :count]].sum(1)
+        score = worst_tenths(accuracy) if count > 1 else accuracy.min(1)
+        alike = as_good_as_selected(score, chosen[-1], judged)
         if alike > len(log) / 2:
+            whose = "worst tenth" if count > 1 else "worst class"
             notes["selection"] = (
-                f"the selected epoch is a matter of chance: by the worst class's {images[weakest[chosen[-1]]]:.0f} "
+                f"the selected epoch is a matter of chance: by the {whose}'s {judged[chosen[-1]]:.0f} "
                 f"validation images {alike} of the other {len(log) - 1} epochs may be as good. "
                 'Hold out more, or take select = "average".'
             )
