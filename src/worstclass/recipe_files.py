@@ -11,7 +11,8 @@ from typing import Any
 from worstclass.errors import UserError, unknown
 from worstclass.files import clean_errors, read_text
 
-MAX_RECIPE = 2**15  # bytes of a recipe or a sweep; a key of n dots costs n * n to read
+MAX_RECIPE = 2**15  # bytes of a recipe or a sweep
+MAX_DOTS = 2**11  # of a line: a key of n dots costs n * n to read
 
 
 def recipe_names() -> list[str]:
@@ -36,6 +37,8 @@ def read_recipe(recipe: str) -> dict[str, Any]:
 
 def parse_toml(text: str, where: object) -> dict[str, Any]:
     """TOML as Python values, or one line that says what is wrong with it."""
+    if any(line.count(".") > MAX_DOTS for line in text.splitlines()):
+        raise UserError(f"{where} is not valid here: a line of it has more than {MAX_DOTS} dots.")
     with clean_errors(f"{where} is not valid TOML"):
         return tomllib.loads(text)
 

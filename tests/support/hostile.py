@@ -152,6 +152,7 @@ RECIPES: dict[str, bytes] = {
     "deep": b"lr_milestones = " + b"[" * 15_000 + b"]" * 15_000,
     "deep tables": b"a = " + b"{a=" * 7_000 + b"1" + b"}" * 7_000,
     "dotted for ever": b"a" + b".a" * 16_000 + b" = 1",
+    "dotted for long, often": b"\n".join(b"a%d" % i + b".a" * 2_000 + b" = 1" for i in range(8)),
     "endless digits": b"seed = " + b"1" * 10_000,
     "endless hex digits": b"seed = 0x" + b"f" * 10_000,
     "endless hex digits for a number": b"lr = 0x" + b"f" * 10_000,
