@@ -77,8 +77,8 @@ def load_fonts() -> list[ImageFont.FreeTypeFont]:
 def draw_image(character: str, fonts: list[ImageFont.FreeTypeFont], draw: np.random.Generator) -> np.ndarray:
     """One image (SIZE, SIZE), uint8."""
     ink = place(character, fonts, draw, shift=draw.uniform(-0.08, 0.08, 2))
-    beside = np.array([0.7 * draw.choice([-1, 1]), draw.uniform(-0.2, 0.2)])
-    other = place(str(draw.choice(list(CHARACTERS))), fonts, draw, shift=beside)
+    side, neighbour = draw.choice([-1, 1]), str(draw.choice(list(CHARACTERS)))
+    other = place(neighbour, fonts, draw, shift=np.array([0.7 * side, draw.uniform(-0.2, 0.2)]))
     ground, contrast = draw.uniform(0, 0.2), draw.uniform(0.6, 0.8)
     slope = np.linspace(-0.1, 0.1, SIZE) * draw.uniform(-1, 1)
     image = ground + slope + contrast * np.maximum(ink, 0.5 * other) + draw.normal(0, 0.03, (SIZE, SIZE))
