@@ -6,7 +6,8 @@ from collections.abc import Callable
 from typing import Any
 
 FORKS = multiprocessing.get_context("forkserver")
-FORKS.set_forkserver_preload(["worstclass.cli.main", "pytest", "hypothesis"])  # once, not in each process
+# Once, not in each process: commands import torch and all that needs it late.
+FORKS.set_forkserver_preload(["worstclass.sweep.jobs", "pytest", "hypothesis"])
 
 
 def kill_until_done(
