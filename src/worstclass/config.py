@@ -104,6 +104,9 @@ class Config(BaseModel):
     fawa_threshold: Annotated[Number, Field(ge=0, le=1)] = Field(
         0.2, description="an epoch counts if its worst class has at least this validation accuracy under attack"
     )
+    recalibrate: bool = Field(
+        True, description="measure BatchNorm statistics of averaged weights on training images; false: average them too"
+    )
     awp_gamma: NotNegative = Field(
         0.0, description="adversarial weight perturbation, relative to the norm of the weights"
     )
@@ -345,6 +348,7 @@ class Config(BaseModel):
             optimizer=sgd if self.optimizer == "sgd" else AdamW(weight_decay=self.weight_decay),
             clip_grad_norm=self.clip_grad_norm,
             average=averages[self.average],
+            recalibrate=self.recalibrate,
             awp=AWPRule(self.awp_gamma, self.awp_warmup, self.awp_every) if self.awp_gamma else None,
             radius_warmup=self.radius_warmup,
             attack_steps=AttackSteps(steps, sizes, self.attack_milestones) if self.early_attack_steps else None,
@@ -357,14 +361,14 @@ class Config(BaseModel):
 
 DEFAULTS: dict[str, Any] = {key: field.default for key, field in Config.model_fields.items()}
 
-REPLACED: dict[str, Any] = {"valid_min": 0}
+REPLACED: dict[str, Any] = {"valid_min": 0, "recalibrate": False}
 """What held before a key was there, where that is not its default."""
 
 
 def stored_recipe(values: Mapping[str, Any]) -> dict[str, Any]:
     """A recipe as a run stored it, with every key that it used: what it lacks is younger than the run, and has the
     value that it replaced."""
-    return REPLACED | dict(values)
+    return {key: value for key, value in REPLACED.items() if is_used(key, values, DEFAULTS)} | dict(values)
 
 
 def read_stored(folder: Path) -> dict[str, Any]:

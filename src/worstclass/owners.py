@@ -23,6 +23,7 @@ OWNERS: dict[str, tuple[str, tuple[str, ...]]] = {
     "ema_decay": ("average", ("ema",)),
     "fawa_decay": ("average", ("fawa",)),
     "fawa_threshold": ("average", ("fawa",)),
+    "recalibrate": ("average", ("ema", "fawa")),
     "awp_warmup": ("awp_gamma", ()),
     "awp_every": ("awp_gamma", ()),
     "budget": ("base_start", ()),

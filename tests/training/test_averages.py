@@ -9,18 +9,19 @@ from torch import Tensor
 
 from tiny import tiny_config, write_tiny_npz
 from worstclass import rng
-from worstclass.attacks import PGD
+from worstclass.attacks import PGD, trades_attack
 from worstclass.data import Images
 from worstclass.models import SmallCNN
-from worstclass.objectives import Natural
+from worstclass.objectives import Natural, Trades
 from worstclass.runs.saver import KEPT, LAST, SELECTED
 from worstclass.runs.train import train_run
 from worstclass.stats import ClassStats
 from worstclass.strategies import uniform
 from worstclass.training import EMA, FAWA, Engine, Plan, State, fit, new_state, validate
-from worstclass.training.averaging import AverageRule
+from worstclass.training.averaging import Average, AverageRule
 from worstclass.training.checkpoint import load_state, load_tensors, save_state, section
 from worstclass.training.prepare import prepare
+from worstclass.types import Classifier, Losses
 
 Weights = dict[str, Tensor]
 ATTACK = PGD(eps=0.1, steps=1, step_size=0.1)
@@ -31,8 +32,8 @@ def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return write_tiny_npz(tmp_path_factory.mktemp("data") / "tiny.npz")
 
 
-def plan(average: AverageRule | None, epochs: int = 1) -> Plan:
-    return Plan(epochs=epochs, batch_size=16, lr=0.1, valid_attack=ATTACK, average=average)
+def plan(average: AverageRule | None, epochs: int = 1, **changes: Any) -> Plan:
+    return Plan(epochs=epochs, batch_size=16, lr=0.1, valid_attack=ATTACK, average=average, **changes)
 
 
 def images(size: int = 48, seed: int = 0) -> Images:
@@ -68,7 +69,7 @@ class Trained:
 @pytest.mark.parametrize("decay", [0.3, 0.999])
 def test_ema_is_its_recursion(decay: float, monkeypatch: pytest.MonkeyPatch) -> None:
     """a <- d a + (1 - d) w after each step, with d = min(decay, (1 + s) / (10 + s)); counters are the last ones."""
-    trained = Trained(monkeypatch, plan(EMA(decay), epochs=2))
+    trained = Trained(monkeypatch, plan(EMA(decay), epochs=2, recalibrate=False))
     assert len(trained.weights) == 1 + 2 * 3
     wanted = copied(trained.weights[0])
     for step, weights in enumerate(trained.weights[1:]):
@@ -80,6 +81,46 @@ def test_ema_is_its_recursion(decay: float, monkeypatch: pytest.MonkeyPatch) -> 
     for name, value in wanted.items():
         torch.testing.assert_close(found[name], value, rtol=1e-12, atol=1e-12)
     assert not torch.allclose(found["bn1.running_mean"], trained.weights[-1]["bn1.running_mean"])
+
+
+class Noting:
+    """TRADES, with a note of the images that averaged weights see in training mode: plain and attacked."""
+
+    def __init__(self, average: Average) -> None:
+        self.average, self.seen = average, list[Tensor]()
+        self._trades = Trades(beta=6.0, attack=trades_attack(eps=0.1, steps=2, step_size=0.1))
+        self.perturb = self._trades.perturb
+
+    def losses(self, model: Classifier, x: Tensor, x_adv: Tensor, y: Tensor) -> Losses:
+        if model is self.average.model and model.training:
+            self.seen = [x, x_adv]
+        return self._trades.losses(model, x, x_adv, y)
+
+
+@pytest.mark.parametrize("rule", [EMA(0.5), FAWA(0.5, 0.0)])
+def test_statistics_are_those_of_the_averaged_weights(rule: AverageRule, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Mean and variance of what the first layer computes of all images, plain and attacked; no weight is another."""
+    for module in ("step", "prepare"):
+        monkeypatch.setattr(f"worstclass.training.{module}.to_float", lambda x: x.double() / 255)
+    shipped: list[Weights] = []
+    for recalibrate in (True, False):
+        the_plan = plan(rule, epochs=2, recalibrate=recalibrate)
+        torch.manual_seed(0)
+        state = new_state(SmallCNN(3, 1).double(), uniform(3), the_plan)
+        assert state.average is not None
+        objective = Noting(state.average)
+        list(fit(state, images(), images(12), objective, the_plan))
+        shipped.append(copied(state.shipped.state_dict()))
+        assert [len(each) for each in objective.seen] == [48, 48] * recalibrate
+        if recalibrate:
+            assert (objective.seen[0] - objective.seen[1]).abs().max() > 0.05
+            outputs = [state.shipped.conv1(x).detach() for x in objective.seen]  # type: ignore[operator]
+            measured = {"mean": [each.mean((0, 2, 3)) for each in outputs], "var": [e.var((0, 2, 3)) for e in outputs]}
+            for name, values in measured.items():
+                wanted = torch.stack(values).mean(0)
+                torch.testing.assert_close(shipped[0][f"bn1.running_{name}"], wanted, rtol=1e-9, atol=1e-12)
+    for name, value in shipped[0].items():
+        assert torch.equal(value, shipped[1][name]) == ("bn" not in name or name.endswith(("weight", "bias"))), name
 
 
 @pytest.mark.parametrize("rule", [EMA(0.5), FAWA(0.5, 0.0)])
@@ -156,7 +197,7 @@ def test_fawa_counts_epochs_whose_worst_class_holds() -> None:
 
 def test_fawa_is_judged_by_the_raw_weights(monkeypatch: pytest.MonkeyPatch) -> None:
     """Its gate sees their validation table, and the record has the average's."""
-    the_plan = plan(FAWA(0.6, 0.0), epochs=3)
+    the_plan = plan(FAWA(0.6, 0.0), epochs=3, recalibrate=False)
     state = new_state(SmallCNN(3, 1), uniform(3), the_plan)
     assert state.average is not None
     seen: list[ClassStats] = []

@@ -1,11 +1,14 @@
 """Averages of the weights over a run: what is validated, selected and shipped in the place of the raw weights."""
 
 import copy
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, Protocol
 
 import torch
 from torch import Tensor
+from torch.nn.modules.batchnorm import _BatchNorm
 
 from worstclass.stats import ClassStats
 from worstclass.types import Classifier, Stateful
@@ -77,6 +80,31 @@ def _move(average: Classifier, model: Classifier, share: Tensor) -> None:
 
 def _twin(model: Classifier) -> Classifier:
     return copy.deepcopy(model).requires_grad_(False).eval()
+
+
+def norms_of(model: Classifier) -> list[_BatchNorm]:
+    """The BatchNorm layers that keep statistics."""
+    return [each for each in model.modules() if isinstance(each, _BatchNorm) and each.running_mean is not None]
+
+
+@contextmanager
+def measuring(model: Classifier, norms: list[_BatchNorm]) -> Iterator[None]:
+    """Inside, passes of the model measure the statistics of its `norms` from nothing, each pass as much as any other.
+
+    Statistics that were averaged with the weights are too wide for them: noise cancels out in averaged weights, and
+    what they compute varies less than what each of the raw weights did.
+    """
+    momenta = [norm.momentum for norm in norms]
+    for norm in norms:
+        norm.reset_running_stats()
+        norm.momentum = None
+    model.train()
+    try:
+        yield
+    finally:
+        model.eval()
+        for norm, momentum in zip(norms, momenta, strict=True):
+            norm.momentum = momentum
 
 
 class _StepAverage:

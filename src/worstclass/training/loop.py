@@ -3,7 +3,7 @@
 import time
 import warnings
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
@@ -16,6 +16,7 @@ from worstclass.distributed import ALONE, Team
 from worstclass.errors import TrainingError
 from worstclass.stats import ClassStats
 from worstclass.strategies import expert_weights
+from worstclass.training.averaging import measuring, norms_of
 from worstclass.training.data_parallel import follow_leader
 from worstclass.training.engine import Engine
 from worstclass.training.prepare import Work, check_batch, prepare
@@ -92,12 +93,15 @@ def fit(
         epoch, started = state.epoch + 1, time.perf_counter() - state.seconds
         _check_draws(state.strategy.weights, counts > 0)
         with work.engine.settings(work.step.data.y.device):  # not while the caller has the record
-            _run_epoch(state, work, train.y, plan, started, on_step)
+            order = _order(state.strategy.weights, train.y, seed=plan.seed, epoch=epoch)
+            _run_epoch(state, work, order, plan, started, on_step)
             train_stats = state.table.copy()
             state.model.eval()
             if state.average is not None:
                 raw = None if work.validate_raw is None else _run_validation(work, work.validate_raw, plan, epoch)
                 state.average.end_epoch(raw)
+                if plan.recalibrate:
+                    _recalibrate(state.average.model, work, order, plan, epoch)
             valid_stats, valid_epoch = _last_validation(state, work, plan, epoch)
         # now and not before the first step, to which a run that was stopped within the epoch cannot go back
         used, played = state.strategy.weights.copy(), expert_weights(state.strategy, share)
@@ -179,13 +183,12 @@ def _validate(
 
 
 def _run_epoch(
-    state: State, work: Work, labels: Tensor, plan: Plan, started: float, on_step: Callable[[int, int], None] | None
+    state: State, work: Work, order: Tensor, plan: Plan, started: float, on_step: Callable[[int, int], None] | None
 ) -> None:
     """The steps of an epoch that are yet to be taken."""
     step, epoch, device = work.step, state.epoch + 1, work.step.data.y.device
     step.health.reset(state.step)
-    order, steps = _order(state.strategy.weights, labels, seed=plan.seed, epoch=epoch), work.steps
-    batch_size = plan.batch_size_for(len(order))
+    steps, batch_size = work.steps, plan.batch_size_for(len(order))
     left = order[state.step * batch_size : steps * batch_size]
     with rng.global_generators(device) as set_seed:
         for number, index in enumerate(work.feed.batches(left, batch_size), state.step + 1):
@@ -204,6 +207,24 @@ def _run_epoch(
             state.step, state.seconds = number, time.perf_counter() - started
             if on_step:
                 on_step(number, steps)
+
+
+def _recalibrate(average: Classifier, work: Work, order: Tensor, plan: Plan, epoch: int) -> None:
+    """Measure the BatchNorm statistics of averaged weights on some images of the epoch, augmented and attacked anew, in
+    the passes that training makes. Every process of a team does the same on the same images."""
+    norms = norms_of(average)
+    if not norms:
+        return
+    step = replace(work.step, model=average, attacked=work.valid_step.attacked, team=ALONE)
+    some, batch_size = order[: plan.valid_batch_size], plan.batch_size_for(len(order))
+    step.generator.manual_seed(rng.derive_seed(plan.seed, "statistics", epoch))
+    with rng.global_generators(step.data.y.device) as set_seed:
+        set_seed(rng.derive_seed(plan.seed, "statistics model", epoch))
+        drawn = [step.draw(index) for index in work.feed.batches(some, batch_size)]
+        x, y = (torch.cat(parts) for parts in zip(*((x, y) for x, y, _ in drawn), strict=True))
+        x_adv = step.perturb(x, y, len(y))
+        with measuring(average, norms), torch.no_grad(), work.valid_step.context(x.device):
+            step.objective.losses(average, x, x_adv, y)
 
 
 def _order(weights: ClassWeights, y: Tensor, *, seed: int, epoch: int) -> Tensor:

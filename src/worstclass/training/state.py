@@ -24,10 +24,11 @@ VALID_BATCH = 500
 class Plan:
     """How long, how fast and by which means to train.
 
-    `schedule` gives the factor on `lr` at any point of the run. `average` is what is shipped in the place of the raw
-    weights. `radius_warmup` epochs bring the attack radius up in a straight line from zero; `attack_steps` changes the
-    number of its steps on the way. Gradients of a norm above `clip_grad_norm` are scaled down to it. After the first
-    epoch, every `valid_every` and the last one there is a validation; in between strategies are given its last table.
+    `schedule` gives the factor on `lr` at any point of the run. `average` is what is shipped in the place of the
+    raw weights; `recalibrate` measures its BatchNorm statistics anew after each epoch. `radius_warmup` epochs bring
+    the attack radius up in a straight line from zero; `attack_steps` changes the number of its steps on the way.
+    Gradients of a norm above `clip_grad_norm` are scaled down to it. After the first epoch, every `valid_every` and
+    the last one there is a validation; in between strategies are given its last table.
     """
 
     epochs: int
@@ -38,6 +39,7 @@ class Plan:
     optimizer: OptimizerRule = field(default_factory=SGD)
     clip_grad_norm: float | None = None
     average: AverageRule | None = None
+    recalibrate: bool = True
     awp: AWPRule | None = None
     radius_warmup: float = 0.0
     attack_steps: AttackSteps | None = None
