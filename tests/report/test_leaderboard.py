@@ -5,6 +5,7 @@ From the published runs: two seeds of TRADES and of WAT, three of WAT's referenc
 
 import csv
 import io
+import json
 import re
 import shutil
 from dataclasses import replace
@@ -218,3 +219,13 @@ def test_methods_that_differ_in_a_setting_are_told_apart_by_it_and_not_by_their_
     (tmp_path / "other" / "recipe.toml").write_text(recipe)
     found = group_results(load_results([FOLDERS[1], FOLDERS[5], tmp_path / "other"]), ["cw"])
     assert {group.title: group.seeds for group in found} == {"WAT, eta 0.1": [1, 2], "WAT, eta 0.2": [7]}
+
+
+def test_a_fork_is_no_seed_of_a_whole_run(tmp_path: Path) -> None:
+    """Of the same recipe, it is another row, and says where it was forked."""
+    shutil.copytree(FOLDERS[5], tmp_path / "fork")
+    about = json.loads((tmp_path / "fork" / "run.json").read_text())
+    about["fork"] = {"run": "other", "epoch": 70, "weights": "0"}
+    (tmp_path / "fork" / "run.json").write_text(json.dumps(about))
+    found = group_results(load_results([FOLDERS[1], tmp_path / "fork"]), ["cw"])
+    assert {group.title: group.seeds for group in found} == {"WAT": [1], "WAT, fork at 70": [2]}

@@ -16,7 +16,13 @@ from worstclass.runs.run import open_run
 
 ROOT = Path(__file__).parents[2] / "results"
 FOLDERS = sorted(path.parent for path in ROOT.rglob(CARD))
-CHANGED: dict[str, dict[str, Any]] = {"frl-rwrm-rate-0.05": {"frl_margin_rate": 0.05}}
+FORK = {"epochs": 90, "lr_milestones": [0.93, 0.97], "recalibrate": False}
+EMA = {"average": "ema", "ema_decay": 0.9997}
+CHANGED: dict[str, tuple[str, dict[str, Any]]] = {
+    "frl-rwrm-rate-0.05": ("frl-rwrm", {"frl_margin_rate": 0.05}),
+    "dafa-ema-fork": ("dafa", FORK | EMA | {"dafa_warmup": 1}),
+    "guarded-ema-fork": ("guarded", FORK | EMA),
+}
 COLUMNS = ("natural", "pgd-20", "pgd-100", "cw", "autoattack")
 
 
@@ -26,8 +32,8 @@ def test_a_published_run(folder: Path) -> None:
     """Recipe, log, card and outcomes fit together."""
     run, card, outcomes = open_run(folder), load_card(folder), Outcomes.load(folder / OUTCOMES)
     name = folder.name.removeprefix("cifar10-resnet18-").removesuffix(f"-seed{run.config.seed}")
-    recipe = f"cifar10-resnet18-{name.removesuffix('-rate-0.05')}"
-    assert run.config == load_config(recipe, seed=run.config.seed, **CHANGED.get(name, {})).for_classes(10)
+    recipe, changes = CHANGED.get(name, (name, {}))
+    assert run.config == load_config(f"cifar10-resnet18-{recipe}", seed=run.config.seed, **changes).for_classes(10)
     assert len(run.log) == run.config.epochs
     kept = [line for line in run.log if line["selected"]][-1]
     assert card["about"]["epoch"] == kept["epoch"]
@@ -72,6 +78,6 @@ def test_the_numbers_beside_the_page(tmp_path: Path) -> None:
 def test_the_picture_names_every_row() -> None:
     picture, page = (ROOT / "forest.svg").read_text(), (ROOT / "README.md").read_text()
     rows = [line.split("|")[2].strip() for line in page.splitlines() if line.startswith("| AutoAttack |")]
-    assert len(rows) == 10
+    assert len(rows) == 12
     assert all(row in picture for row in rows)
     assert (ROOT / "forest.pdf").read_bytes().startswith(b"%PDF")

@@ -1,5 +1,6 @@
 """`worstclass leaderboard`: methods over their seeds, as a table and as a forest plot."""
 
+import sys
 from pathlib import Path
 from typing import Annotated
 
@@ -58,4 +59,4 @@ def leaderboard(
         say(f"{out}")
     if forest is not None:
         for path in save_figure(draw(groups, strongest_attack(results) if chosen == "all" else chosen), forest):
-            say(f"{path}")
+            print(path, file=sys.stderr)  # the table may go to a file

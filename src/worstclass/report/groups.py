@@ -61,7 +61,7 @@ def group_results(results: Sequence[Result], attacks: Sequence[str] | None = Non
     A group has a column for those of the attacks that all of its runs were evaluated under. The spread over seeds is
     that of all groups together, so a method of one seed has an interval for seeds too, as soon as another has two.
     """
-    places = seed_groups([r.recipe for r in results], [r.card["about"].get("checkpoint") for r in results])
+    places = seed_groups([r.recipe for r in results], [r.kind for r in results])
     members = [tuple(results[place] for place in each) for each in places]
     bases = [any(result.is_base for result in each) for each in members]
     base = next((each for each, is_base in zip(members, bases, strict=True) if is_base), None)
@@ -101,11 +101,17 @@ def _titles(members: Sequence[Sequence[Result]]) -> list[str]:
     """Those of the methods; where two are alike, with what tells them apart, which is never the seed."""
     firsts = [each[0] for each in members]
     return distinguish(
-        [first.recipe.title if first.recipe else first.title for first in firsts],
+        [_title(first) for first in firsts],
         [first.folder for first in firsts],
         [_without_seed(first.recipe) for first in firsts],
         [first.card["about"].get("checkpoint") for first in firsts],
     )
+
+
+def _title(result: Result) -> str:
+    if result.run:
+        return result.run.title
+    return result.recipe.title if result.recipe else result.title
 
 
 def _without_seed(config: Config | None) -> Config | None:

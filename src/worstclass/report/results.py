@@ -43,6 +43,11 @@ class Result:
         return list(self.card["class_names"])
 
     @property
+    def kind(self) -> tuple[str | None, int | None]:
+        """What runs of one recipe must share to be seeds of it: which epoch was taken, and where it was forked."""
+        return self.card["about"].get("checkpoint"), self.run.fork if self.run else None
+
+    @property
     def config(self) -> Config:
         """The recipe, of a run."""
         assert self.run is not None
@@ -62,6 +67,12 @@ class _Evaluation:
     @property
     def seed(self) -> int | None:
         return self.config.seed if self.config else None
+
+    @property
+    def title(self) -> str:
+        if self.run:
+            return self.run.title
+        return self.config.title if self.config else self.folder.name
 
     def is_at(self, other: Path) -> bool:
         return self.folder.samefile(other)
@@ -89,7 +100,7 @@ def load_results(
         if run and not (run.log and run.class_names == card["class_names"] and card["about"].get("checkpoint")):
             raise UserError(f"{run.folder} holds a card that is not of its run, or a run without an epoch.")
     titles = distinguish(
-        [each.config.title if each.config else each.folder.name for each in read],
+        [each.title for each in read],
         [each.folder for each in read],
         [each.config for each in read],
         [each.card["about"].get("checkpoint") for each in read],
@@ -158,7 +169,7 @@ def _differ_in_seed(one: _Evaluation, other: _Evaluation) -> bool:
 
 def _title(base: _Evaluation) -> str:
     """Of a base that is not itself among the results."""
-    return f"{base.config.title} ({base.folder.name})" if base.config else base.folder.name
+    return f"{base.title} ({base.folder.name})" if base.config else base.folder.name
 
 
 def _notes(title: str, own: _Evaluation, base_title: str, base: _Evaluation) -> tuple[str, ...]:

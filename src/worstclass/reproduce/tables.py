@@ -105,7 +105,7 @@ def _lines(row: Row, spec: TableSpec, grouped: Mapping[str, Sequence[Group]]) ->
     if not runs:
         return [Line(row.title, None, _cells(row, spec, {}))]
     configs = [run.config for run in runs]
-    places = seed_groups(configs, [run.card["about"].get("checkpoint") for run in runs])
+    places = seed_groups(configs, [run.kind for run in runs])
     firsts = [place[0] for place in places]
     names = distinguish(
         [row.title] * len(places),

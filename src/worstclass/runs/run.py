@@ -34,6 +34,16 @@ class Run:
         return list(self.about["class_names"])
 
     @property
+    def fork(self) -> int | None:
+        """The epoch of another run that it went on from, if it did."""
+        return int(self.about["fork"]["epoch"]) if self.about.get("fork") else None
+
+    @property
+    def title(self) -> str:
+        """How it is called in tables."""
+        return self.config.title + ("" if self.fork is None else f", fork at {self.fork}")
+
+    @property
     def log(self) -> list[dict[str, Any]]:
         """The records of its epochs."""
         path = self.folder / LOG

@@ -50,6 +50,14 @@ class AdjustmentRecord(Record):
     verdict: str
 
 
+class ForkRecord(Record):
+    """The run that another went on from, and after which of its epochs."""
+
+    run: str
+    epoch: Count
+    weights: str
+
+
 class RunRecord(Record):
     """run.json: what a run was trained on."""
 
@@ -67,6 +75,7 @@ class RunRecord(Record):
     start: StartRecord | None = None
     resumed: list[ResumedRecord] = Field(default_factory=list)
     keep: list[Count] = Field(default_factory=list)
+    fork: ForkRecord | None = None
     base: BaseRecord | None = None
     adjustment: AdjustmentRecord | None = None
 
