@@ -123,6 +123,26 @@ def test_statistics_are_those_of_the_averaged_weights(rule: AverageRule, monkeyp
         assert torch.equal(value, shipped[1][name]) == ("bn" not in name or name.endswith(("weight", "bias"))), name
 
 
+class Frozen(SmallCNN):
+    """Its first BatchNorm stays as it is, in training too."""
+
+    def train(self, mode: bool = True) -> "Frozen":
+        super().train(mode)
+        self.bn1.eval()
+        return self
+
+
+def test_statistics_that_no_pass_measures_stay() -> None:
+    model = Frozen(3, 1)
+    fill(model.bn1, 3.0)
+    state = new_state(model, uniform(3), plan(EMA(0.5)))
+    list(fit(state, images(), images(12), Natural(), plan(EMA(0.5))))
+    shipped = state.shipped.state_dict()
+    assert (shipped["bn1.running_mean"] == 3).all()
+    assert (shipped["bn1.running_var"] == 3).all()
+    assert (shipped["bn2.running_var"] != 1).any()
+
+
 @pytest.mark.parametrize("rule", [EMA(0.5), FAWA(0.5, 0.0)])
 def test_an_average_follows_weights_that_were_laid_out_anew(rule: AverageRule, monkeypatch: pytest.MonkeyPatch) -> None:
     """The fast engine's layout gives the convolutions new memory; nothing is captured here."""

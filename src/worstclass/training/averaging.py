@@ -92,9 +92,11 @@ def measuring(model: Classifier, norms: list[_BatchNorm]) -> Iterator[None]:
     """Inside, passes of the model measure the statistics of its `norms` from nothing, each pass as much as any other.
 
     Statistics that were averaged with the weights are too wide for them: noise cancels out in averaged weights, and
-    what they compute varies less than what each of the raw weights did.
+    what they compute varies less than what each of the raw weights did. A layer that no pass has measured, such as one
+    that its model keeps frozen, has its statistics back.
     """
     momenta = [norm.momentum for norm in norms]
+    before = [[buffer.clone() for buffer in norm.buffers()] for norm in norms]
     for norm in norms:
         norm.reset_running_stats()
         norm.momentum = None
@@ -103,8 +105,10 @@ def measuring(model: Classifier, norms: list[_BatchNorm]) -> Iterator[None]:
         yield
     finally:
         model.eval()
-        for norm, momentum in zip(norms, momenta, strict=True):
+        for norm, momentum, old in zip(norms, momenta, before, strict=True):
             norm.momentum = momentum
+            if norm.num_batches_tracked is not None and not int(norm.num_batches_tracked):
+                torch._foreach_copy_(list(norm.buffers()), old)
 
 
 class _StepAverage:
