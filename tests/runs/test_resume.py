@@ -229,7 +229,7 @@ def test_killed_at_any_moment(data: Path, tmp_path: Path) -> None:
     config = tiny_config(data, epochs=5)
     whole, killed = tmp_path / "whole", tmp_path / "killed"
     train_run(config, whole)
-    assert kill_until_done(continue_run, (to_toml(config), killed), wait=0.1, growth=1.2) >= 5
+    assert kill_until_done(continue_run, (to_toml(config), killed), wait=0.05, growth=1.2) >= 5
     assert_same_run(whole, killed)
 
 
@@ -238,7 +238,7 @@ def test_an_average_and_awp_killed_at_any_moment(data: Path, tmp_path: Path) -> 
     config = tiny_config(data, epochs=5, **PARTS["ema"])
     whole, killed = tmp_path / "whole", tmp_path / "killed"
     train_run(config, whole)
-    assert kill_until_done(continue_run, (to_toml(config), killed), wait=0.1, growth=1.2) >= 5
+    assert kill_until_done(continue_run, (to_toml(config), killed), wait=0.05, growth=1.2) >= 5
     assert_same_run(whole, killed)
 
 

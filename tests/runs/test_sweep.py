@@ -193,7 +193,7 @@ def continue_sweep(folder: Path) -> None:
 
 def test_a_sweep_killed_again_and_again_ends_in_the_same_bytes(swept: Path, tmp_path: Path) -> None:
     write_sweep(tmp_path / "sweep.toml", 'attacks = "natural,fgsm"\n[grid]\nmethod = ["trades"]\nseed = [1, 2]')
-    kills = kill_until_done(continue_sweep, (tmp_path,), wait=0.4, growth=1.4)
+    kills = kill_until_done(continue_sweep, (tmp_path,), wait=0.2, growth=1.4)
     assert kills >= 2
     for name in ("trades-seed1", "trades-seed2"):
         assert_same_job(swept / "out" / name, tmp_path / "out" / name)

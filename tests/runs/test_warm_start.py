@@ -168,7 +168,7 @@ def test_a_fork_killed_at_any_moment(data: Path, tmp_path: Path) -> None:
     config = tiny_config(data, epochs=5, select="last", average="ema", awp_gamma=0.01)
     run = train_run(config, tmp_path / "run", keep=(1,))
     arguments = (to_toml(config), tmp_path / "fork", f"{run.folder}@1")
-    assert kill_until_done(go_on, arguments, wait=0.1, growth=1.15) >= 5
+    assert kill_until_done(go_on, arguments, wait=0.05, growth=1.15) >= 5
     assert_same_run(run.folder, tmp_path / "fork")
 
 

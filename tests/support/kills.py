@@ -6,8 +6,8 @@ from collections.abc import Callable
 from typing import Any
 
 FORKS = multiprocessing.get_context("forkserver")
-# Once, not in each process: commands import torch and all that needs it late.
-FORKS.set_forkserver_preload(["worstclass.sweep.jobs", "pytest", "hypothesis"])
+# Once, not in each process: commands import torch and all that needs it late, the first optimizer the compiler.
+FORKS.set_forkserver_preload(["worstclass.sweep.jobs", "torch._dynamo", "pytest", "hypothesis"])
 
 
 def kill_until_done(
