@@ -29,7 +29,7 @@ def test_outcomes_refuse_other_files(tmp_path: Path) -> None:
 
 def continue_evaluation(folder: Path, out: Path) -> None:
     """What a new process does: the same evaluation, in small batches."""
-    evaluate_target(run_target(open_run(folder)), ["pgd-20", "apgd-t", "fab-t"], out, batch_size=8)
+    evaluate_target(run_target(open_run(folder)), ["pgd-20", "apgd-t", "fab-t"], out, batch_size=24)
 
 
 def keep_on_evaluating(folder: Path, out: Path) -> None:
