@@ -38,6 +38,7 @@ from worstclass.tail import has_many
 
 __all__ = [
     "DEFAULTS",
+    "STARTS",
     "Config",
     "differing_keys",
     "load_config",
@@ -65,6 +66,7 @@ if TYPE_CHECKING:  # what needs torch is imported where it is made: a recipe is 
 MethodName = Annotated[str, AfterValidator(check_method)]
 Select = Literal["worst", "worst-accuracy", "worst-tenth", "worst-loss", "average", "last"]
 WORST = ("worst-accuracy", "worst-tenth")  # what `worst` can mean
+STARTS = {"dafa_warmup": 0.7, "cfa_start": 0.1}  # epochs until a method begins, and which share of all is the default
 
 
 class Config(BaseModel):
@@ -170,7 +172,9 @@ class Config(BaseModel):
         "sample", description="sample classes by the distribution, or weight their losses"
     )
     dafa_strength: NotNegative = Field(1.0, description="how much weight moves between confused classes, lambda")
-    dafa_warmup: Whole = Field(70, ge=1, description="epoch whose confusion table sets the weights, from then on")
+    dafa_warmup: Whole | None = Field(
+        None, ge=1, description="epoch whose confusion table sets the weights, from then on; left out, 0.7 of them"
+    )
     dafa_refresh: Annotated[Number, Field(ge=0, lt=1)] = Field(
         0.0, description="decay of a moving average of the confusion table, used each epoch; 0: only once"
     )
@@ -180,7 +184,9 @@ class Config(BaseModel):
     )
     cfa_radius: NotNegative = Field(0.3, description="smallest factor on a class's radius, lambda_1")
     cfa_beta: NotNegative = Field(0.5, description="smallest factor on a class's beta, lambda_2")
-    cfa_start: Whole = Field(10, ge=1, description="epoch after which radii and betas change")
+    cfa_start: Whole | None = Field(
+        None, ge=1, description="epoch after which radii and betas change; left out, 0.1 of them"
+    )
     faal_tau: Positive = Field(0.5, description="radius of the KL ball around uniform weights")
     cfol_eta: Positive = Field(5e-6, description="step size of the log-weights of the classes")
     cfol_gamma: Annotated[Number, Field(ge=0, le=1)] = Field(0.5, description="share of uniform sampling")
@@ -247,6 +253,10 @@ class Config(BaseModel):
                 f"lr_milestones are shares of the epochs, in (0, 1], not {late:g}: "
                 f'epoch {epoch:g} of {of} is "{epoch:g}/{of}"'
             )
+        for key in (*STARTS, "awp_warmup"):
+            first = getattr(self, key)
+            if key in self.used_keys and first is not None and first >= self.epochs:
+                raise ValueError(f"{key} = {first} of {self.epochs} epochs: what begins after it never would")
         reach = self.attack_steps * self.step_size
         if self.base_objective != "natural" and reach < self.eps * (1 - 1e-9):  # 7 * 0.1 is not quite 0.7
             needed = self.eps / self.attack_steps
@@ -273,6 +283,12 @@ class Config(BaseModel):
         if self.select != "worst":
             return self
         return self.model_copy(update={"select": "worst-tenth" if has_many(num_classes) else "worst-accuracy"})
+
+    def from_epoch(self, before: int) -> "Config":
+        """The same, with what was left open until it is known how many epochs another method has trained before."""
+        shares = {key: share for key, share in STARTS.items() if key in self.used_keys and getattr(self, key) is None}
+        starts = {key: max(1, round(share * self.epochs) - before) for key, share in shares.items()}
+        return self.model_copy(update=starts) if starts else self
 
     def recipe(self) -> dict[str, Any]:
         """The keys that it uses, as plain JSON that `make_config` reads back to an equal configuration."""
@@ -303,7 +319,7 @@ class Config(BaseModel):
 
     def make_strategy(self, class_counts: "torch.Tensor") -> "ClassStrategy":
         """The class strategy of the method, for training images of these counts (K,)."""
-        return METHODS[self.method].make(self, class_counts)
+        return METHODS[self.method].make(self.from_epoch(0), class_counts)
 
     @property
     def title(self) -> str:
@@ -406,12 +422,14 @@ def load_config(recipe: str, /, **settings: Any) -> Config:
 def differing_keys(*configs: Config) -> list[str]:
     """The keys in which configurations differ that use them: WAT and TRADES differ in the method, and not in eta.
 
-    What is open until the number of classes is known (`for_classes`) does not differ from what it can become.
+    What is open until a run begins (`for_classes`, `from_epoch`) does not differ from what it can become.
     """
     used = [(config, config.used_keys) for config in configs]
     values = {key: {getattr(config, key) for config, keys in used if key in keys} for key in Config.model_fields}
     if "worst" in values["select"]:
         values["select"] -= {*WORST}
+    for key in STARTS:
+        values[key].discard(None)
     return [key for key, found in values.items() if len(found) > 1]
 
 

@@ -33,7 +33,9 @@ def test_a_published_run(folder: Path) -> None:
     run, card, outcomes = open_run(folder), load_card(folder), Outcomes.load(folder / OUTCOMES)
     name = folder.name.removeprefix("cifar10-resnet18-").removesuffix(f"-seed{run.config.seed}")
     recipe, changes = CHANGED.get(name, (name, {}))
-    assert run.config == load_config(f"cifar10-resnet18-{recipe}", seed=run.config.seed, **changes).for_classes(10)
+    assert run.config == load_config(f"cifar10-resnet18-{recipe}", seed=run.config.seed, **changes).for_classes(
+        10
+    ).from_epoch(0)
     assert len(run.log) == run.config.epochs
     kept = [line for line in run.log if line["selected"]][-1]
     assert card["about"]["epoch"] == kept["epoch"]

@@ -12,6 +12,7 @@ from worstclass.config import (
     DEFAULTS,
     Config,
     Select,
+    differing_keys,
     make_config,
     parse_settings,
     read_recipe,
@@ -189,6 +190,9 @@ MISTAKES: dict[str, tuple[dict[str, Any], list[str]]] = {
     ),
     "few steps": ({"attack_steps": 4}, ["reach 0.028, less than eps = 0.0314", "at least 0.00785."]),
     "few steps of FRL": ({"method": "frl-rwrm", "attack_steps": 3}, ["reach 0.0235, less than eps = 0.0314"]),
+    "never DAFA": ({"method": "dafa", "epochs": 30, "dafa_warmup": 30}, ["dafa_warmup = 30 of 30 epochs", "never"]),
+    "never CFA": ({"method": "cfa", "epochs": 5, "cfa_start": 10}, ["cfa_start = 10 of 5 epochs"]),
+    "never AWP": ({"epochs": 5, "awp_gamma": 0.01, "awp_warmup": 5}, ["awp_warmup = 5 of 5 epochs"]),
     "fixed alone": ({"method": "fixed"}, ["'fixed' needs either class_weights, or focus_class and focus_weight"]),
     "fixed twice": (
         {"method": "fixed", "class_weights": [0.5, 0.5], "focus_class": 0, "focus_weight": 0.5},
@@ -215,6 +219,21 @@ def test_a_mistake_is_told_in_one_line(case: str) -> None:
     assert message.endswith(".")
     for fragment in fragments:
         assert fragment in message
+
+
+@pytest.mark.parametrize(
+    ("method", "key", "starts"), [("dafa", "dafa_warmup", (70, 28, 1)), ("cfa", "cfa_start", (10, 4, 1))]
+)
+def test_a_method_begins_in_short_runs_too(method: str, key: str, starts: tuple[int, ...]) -> None:
+    """After a share of the epochs, unless the recipe says when; at once where another method trained before."""
+    for epochs, start in zip((100, 40, 1), starts, strict=True):
+        config = make_config({"method": method, "epochs": epochs})
+        assert getattr(config.from_epoch(0), key) == start
+        assert getattr(config.from_epoch(70), key) == 1
+        assert differing_keys(config, config.from_epoch(0)) == []
+    said = make_config({"method": method, key: 3})
+    assert said.from_epoch(70) == said
+    assert make_config({"method": "wat"}).from_epoch(70) == make_config({"method": "wat"})
 
 
 @pytest.mark.parametrize("counts", [[5, 5], [5, 5, 5, 5]])

@@ -18,6 +18,7 @@ from tiny import assert_same_run, tiny_config, write_tiny_npz
 from worstclass.cli import main as cli
 from worstclass.config import make_config, merge, to_toml
 from worstclass.data import open_source, split_validation
+from worstclass.errors import UserError
 from worstclass.methods import METHODS
 from worstclass.names import RECIPE
 from worstclass.runs import train as module
@@ -64,6 +65,17 @@ def begun(out: Path, **arguments: Any) -> dict[str, Tensor]:
 
 def same(one: dict[str, Tensor], other: dict[str, Tensor]) -> bool:
     return one.keys() == other.keys() and all(torch.equal(one[name], other[name]) for name in one)
+
+
+def test_dafa_begins_after_a_fork(data: Path, parent: Run, tmp_path: Path) -> None:
+    """Its default is a share of all epochs, most of which the parent has trained; what would never begin is refused."""
+    config = tiny_config(data, method="dafa", select="last", epochs=5)
+    fork = train_run(config, tmp_path / "fork", fork=parse_fork(f"{parent.folder}@3"))
+    assert fork.config.dafa_warmup == 1
+    assert [len({*line["next_class_weights"]}) > 1 for line in log_of(fork.folder)[3:]] == [True, True]
+    late = tiny_config(data, method="dafa", epochs=5, dafa_warmup=2)
+    with pytest.raises(UserError, match="dafa_warmup = 2, counted from the fork, and 2 epochs are left"):
+        train_run(late, tmp_path / "late", fork=parse_fork(f"{parent.folder}@3"))
 
 
 PARTS: dict[str, dict[str, Any]] = {

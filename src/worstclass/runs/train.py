@@ -110,6 +110,7 @@ def train_run(
     if config.select == "worst":  # the recipe of the run says what it was
         source = team.leader_first(lambda: open_source(config.data, data_dir=data_dir, notify=notify))
         config = config.for_classes(source.num_classes)
+    config = config.from_epoch(fork.epoch if fork and fork.run.config.method != config.method else 0)
     if config.base_start is None and config.adjust_budget is None:
         return one(config, out, resume=resume, fork=fork, keep=keep, on_start=on_start)
     if fork and config.base_start is not None:

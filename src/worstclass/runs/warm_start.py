@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 
 from torch import nn
 
-from worstclass.config import Config
+from worstclass.config import STARTS, Config
 from worstclass.errors import UserError
 from worstclass.files import read_text
 from worstclass.runs.run import Run, open_run
@@ -68,6 +68,13 @@ def check_fork(fork: Fork, config: Config, about: Mapping[str, Any]) -> None:
     if fork.run.about["data_digest"] != about["data_digest"]:
         raise UserError(f"{fork.run.folder} was trained on other data than this.")
     _check_split(fork.run, config, about)
+    left = config.epochs - fork.epoch
+    for key in STARTS:
+        if fork.run.config.method != config.method and key in config.used_keys and getattr(config, key) >= left:
+            raise UserError(
+                f"{key} = {getattr(config, key)}, counted from the fork, and {left} epochs are left: "
+                "what begins after it never would. Set it lower, or train for more epochs."
+            )
 
 
 def _check_split(run: Run, config: Config, about: Mapping[str, Any]) -> None:
