@@ -82,7 +82,15 @@ PARTS: dict[str, dict[str, Any]] = {
 
 
 @pytest.mark.filterwarnings("default")  # the compiler warns of what it does itself
-@pytest.mark.parametrize("method", ["pgd-at", "trades", "frl-rwrm", *PARTS])
+@pytest.mark.parametrize(
+    "method",
+    [
+        "pgd-at",
+        "frl-rwrm",
+        "everything",
+        *(pytest.param(name, marks=pytest.mark.slow) for name in ("trades", "ema and awp")),
+    ],
+)
 def test_compiled_a_run_is_the_same(method: str, data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The fast engine's step without its capture, which needs a GPU: folded, fused and traced by the compiler, in
     float64, weight for weight; of TRADES with each of the parts too."""
