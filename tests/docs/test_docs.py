@@ -68,7 +68,7 @@ def test_python_in_the_docs_is_part_of_an_example() -> None:
 
 def test_the_one_call_runs(capsys: pytest.CaptureFixture[str]) -> None:
     (_, code), _ = blocks(README, "python")
-    x = ((128 + 6 * torch.eye(3)) / 255).repeat(4, 1).view(12, 1, 1, 3)
+    x = ((128 + torch.arange(4).view(4, 1, 1) + 6 * torch.eye(3)) / 255).view(12, 1, 1, 3)
     loader = DataLoader(TensorDataset(x, torch.arange(3).repeat(4)), batch_size=5)
     linear = nn.Linear(3, 3, bias=False)
     nn.init.eye_(linear.weight).data.mul_(5)  # the brightest pixel, by 6/255: a radius of 8/255 breaks every image

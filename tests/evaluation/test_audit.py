@@ -8,7 +8,7 @@ import pytest
 import torch
 from PIL import Image
 from torch import Tensor, nn
-from torch.utils.data import DataLoader, Dataset, IterableDataset, Subset, TensorDataset
+from torch.utils.data import DataLoader, Dataset, IterableDataset, Subset, TensorDataset, WeightedRandomSampler
 
 import worstclass as wc
 from oracles import Linear, interior_batch, smallest_margin, unchanged
@@ -161,10 +161,44 @@ def test_the_same_numbers_by_name_and_by_loader(data: str, images: Images, model
     assert by_loader.card["class_names"] == list(Items.classes)
 
 
+class Flipping(Dataset[tuple[Tensor, int]]):
+    """The training transform was left on."""
+
+    def __init__(self, images: Images) -> None:
+        self.images = images
+
+    def __len__(self) -> int:
+        return len(self.images)
+
+    def __getitem__(self, row: int) -> tuple[Tensor, int]:
+        x = self.images.x[row]
+        return (x.flip(2) if bool(torch.rand(()) < 0.5) else x), int(self.images.y[row])
+
+
+@pytest.mark.parametrize("sampler", [False, True])
+def test_random_test_images_are_refused(sampler: bool, images: Images, model: SmallCNN) -> None:
+    data = Flipping(images)
+    drawn = WeightedRandomSampler([1.0] * len(images), 30)
+    with pytest.raises(UserError, match="Flipping returns another image each time"):
+        wc.audit(model, DataLoader(data, 8, sampler=drawn) if sampler else data, 0.05, attacks="natural")
+
+
+def test_labels_are_the_second_tensor(images: Images) -> None:
+    data = TensorDataset(images.x, images.y, torch.arange(len(images)))
+    assert torch.equal(read_data(data, limit=6).images.y.bincount(), torch.tensor([2, 2, 2]))
+
+
+def test_arrays_in_any_order(images: Images) -> None:
+    x, y = images.x.numpy()[::-1], images.y.numpy().astype(">i8")[::-1]
+    read = read_data((x, y)).images
+    assert torch.equal(read.x, images.x.flip(0))
+    assert torch.equal(read.y, images.y.flip(0))
+
+
 def test_a_limit_reads_only_what_it_takes(images: Images) -> None:
     known = Items(images, to_float)
     read_data(known, limit=9)
-    assert known.read == 9
+    assert known.read == 9 + 2 * 9  # and twice to see that they stay as they are
     del known.targets
     assert len(read_data(known, limit=9).images) == 9
 

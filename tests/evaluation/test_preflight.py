@@ -36,6 +36,18 @@ def images(data: str) -> Images:
     return open_source(data).read("test")
 
 
+class InPlace(Wrapped):
+    """Normalises the images that it was handed."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.logits(x.sub_(0.1))
+
+
+def test_a_model_that_writes_into_its_input_is_told_so(model: SmallCNN, images: Images) -> None:
+    with pytest.raises(UserError, match="the model changes its input in place"):
+        wc.audit(InPlace(model).eval(), (images.x, images.y), EPS, attacks="natural")
+
+
 # --- preflight ---
 
 
@@ -136,6 +148,10 @@ def test_other_lines_of_the_preflight(model: SmallCNN, images: Images) -> None:
     few = images.select(torch.tensor([0, 1]))
     assert "not clearly above chance" in lines(model, few)["accuracy"][0]
     assert "0.5 is customary" in lines(model, images, norm="l2")["radius"][0]
+    large = preflight(model.eval(), images, num_classes=3, eps=0.5)
+    assert [line.name for line in large if "no model holds there" in line.text] == ["radius"]
+    twice = images.select(torch.cat([torch.arange(60), torch.arange(20)]))
+    assert lines(model, twice)["duplicates"][0].startswith("20 of 80 images repeat another")
 
     class Infinite(nn.Module):
         def forward(self, x: Tensor) -> Tensor:

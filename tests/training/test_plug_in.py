@@ -347,3 +347,10 @@ def test_class_hedge_refuses_what_class_guard_refuses() -> None:
             hedge.update(LOSSES, group)
     with pytest.raises(UserError, match=r"group 1 has 0"):
         wc.ClassHedge(2, class_counts=[3, 0])
+
+
+def test_what_is_right_is_no_loss() -> None:
+    """As losses it would raise the strongest class and drop the weakest, without a word."""
+    hedge = wc.ClassHedge(2)
+    with pytest.raises(UserError, match=r"update takes losses, floating point, not torch.bool"):
+        hedge.update(torch.tensor([True, False]), torch.tensor([0, 1]))

@@ -1,6 +1,6 @@
 """Whatever people hold their test images in, as `Images`: a name, tensors, arrays, a Dataset, a DataLoader."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -15,6 +15,7 @@ from worstclass.data import Images, open_source
 from worstclass.data.collect import READ, collate, from_arrays, gather, in_order, known_labels, names_of
 from worstclass.errors import UserError, shown
 
+READ_TWICE = 16  # items of a Dataset
 KINDS = "a name such as 'cifar10', a pair (images, labels), a Dataset or a DataLoader"
 
 
@@ -89,8 +90,10 @@ def _read_loader(loader: DataLoader[Any], limit: int | None, seed: int) -> Audit
     if in_order(loader):
         options = {"collate_fn": loader.collate_fn, "num_workers": loader.num_workers}
         return _read_dataset(loader.dataset, limit, seed, batch_size=loader.batch_size, **options)
-    name = type(loader.dataset).__name__
-    return AuditData(sample(gather(loader), limit, seed), name, names_of(loader.dataset))
+    name, images = type(loader.dataset).__name__, gather(loader)
+    if not isinstance(loader.dataset, IterableDataset):
+        _check_fixed(loader.dataset, loader.collate_fn)
+    return AuditData(sample(images, limit, seed), name, names_of(loader.dataset))
 
 
 def _read_dataset(dataset: Any, limit: int | None, seed: int, **options: Any) -> AuditData:
@@ -102,8 +105,20 @@ def _read_dataset(dataset: Any, limit: int | None, seed: int, **options: Any) ->
         raise UserError("there are no images to audit on: the data set is empty.")
     name, names = type(dataset).__name__, names_of(dataset)
     labels = None if limit is None else known_labels(dataset)
-    if labels is None:
-        return AuditData(sample(gather(DataLoader(dataset, **options)), limit, seed), name, names)
-    rows = stratified_rows(labels, limit, seed)
+    rows = None if labels is None else stratified_rows(labels, limit, seed)
     chosen = dataset if rows is None else Subset(dataset, rows.tolist())
-    return AuditData(gather(DataLoader(chosen, **options)), name, names)
+    images = gather(DataLoader(chosen, **options))
+    _check_fixed(chosen, options["collate_fn"])
+    return AuditData(sample(images, limit, seed), name, names)
+
+
+def _check_fixed(dataset: Any, collate_fn: Callable[[list[Any]], Any]) -> None:
+    """Raise where an item that is read twice is not the same: random crops of test images are other images."""
+    for row in torch.linspace(0, len(dataset) - 1, min(READ_TWICE, len(dataset))).round().long().tolist():
+        one, other = (collate_fn([dataset[row]])[0] for _ in range(2))
+        if not torch.equal(one, other):
+            whole = dataset.dataset if isinstance(dataset, Subset) else dataset
+            raise UserError(
+                f"{type(whole).__name__} returns another image each time: leave the random transform "
+                "(crop, flip, noise) out of the test images."
+            )

@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from worstclass.attacks.active_set import predict
 from worstclass.attacks.losses import margin
-from worstclass.data import Images, to_float
+from worstclass.data import Images, repeated_images, to_float
 from worstclass.errors import UserError, reason
 from worstclass.evaluation.checks import CHECKED_IMAGES, UNLIKELY, Finding, check_model, some_of
 from worstclass.evaluation.evaluate import as_input
@@ -23,6 +23,8 @@ from worstclass.types import Classifier, Norm
 
 DARK = 0.02  # images whose brightest pixel is below were divided by 255 twice
 LOG_PROBABILITY = 1e-4
+REPEATED = 0.01  # a few copies, as public data have them, change no interval
+LARGE_LINF = 0.5
 SMALL_L2 = 0.1  # 0.5 is customary for 32x32 images
 OF_THE_MODEL = ("deterministic", "one-by-one", "no-inner-gradients", "evaluation-mode")  # findings to warn of
 
@@ -49,12 +51,15 @@ def try_model(model: Classifier, images: Images, name: str) -> int:
     x, _ = as_input(model, images.select(torch.arange(min(2, len(images)), device=images.y.device)))
     if len(x) == 0:
         raise UserError("there are no images to audit on.")
+    before = x.clone()
     try:
         logits = predict(model, x)
     except UserError:
         raise
     except Exception as error:  # whatever a user's model may raise
         raise UserError(f"{name} cannot take images of {tuple(x.shape[1:])}: {reason(error)}.") from error
+    if not torch.equal(x, before):
+        raise UserError(f"{name} changes its input in place: normalise with x = (x - mean) / std, not with x.sub_().")
     check_logits(logits, len(x))
     return int(logits.shape[1])
 
@@ -95,6 +100,9 @@ def preflight(
         *(Line(name, _told(findings[name])) for name in OF_THE_MODEL if not findings[name].passed),
         *_images(some, images, num_classes),
     ]
+    if norm == "linf" and eps >= LARGE_LINF:
+        text = f"within an L-inf radius of {show_radius(eps)} every image can become one grey: no model holds there."
+        lines.append(Line("radius", f"{text} Did you mean norm='l2', or a radius such as 8/255?"))
     if norm == "l2" and eps < SMALL_L2:
         lines.append(Line("radius", f"an L2 radius of {show_radius(eps)} is small; 0.5 is customary for 32x32 images."))
     return sorted(lines, key=lambda line: not line.error)
@@ -174,4 +182,8 @@ def _images(some: Images, images: Images, num_classes: int) -> list[Line]:
     counts = images.class_counts(num_classes)
     if missing := int((counts == 0).sum()):
         lines.append(Line("classes", f"{missing} of {num_classes} classes have no images: nothing is known of them."))
+    if (repeated := repeated_images(images)) > REPEATED * len(images):
+        lines.append(
+            Line("duplicates", f"{repeated} of {len(images)} images repeat another: intervals are too narrow.")
+        )
     return lines

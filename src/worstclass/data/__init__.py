@@ -1,6 +1,6 @@
 """Data on the training device: sources, the stratified split, order and augmentation."""
 
-from worstclass.data.checks import exact_duplicates, mirror_pairs, validation_shift
+from worstclass.data.checks import exact_duplicates, mirror_pairs, repeated_images, validation_shift
 from worstclass.data.feed import Feed, Resident, Streamed, fits, make_feed
 from worstclass.data.images import (
     Augment,
@@ -32,6 +32,7 @@ __all__ = [
     "make_feed",
     "mirror_pairs",
     "open_source",
+    "repeated_images",
     "split_validation",
     "to_float",
     "validation_shift",

@@ -30,6 +30,11 @@ def exact_duplicates(parts: Mapping[str, Images]) -> tuple[dict[tuple[str, str],
     return shared, sum(len(labels[key]) > 1 for each in keys.values() for key in each)
 
 
+def repeated_images(images: Images) -> int:
+    """How many images equal one before them."""
+    return len(images) - len({*_keys(images)})
+
+
 def _keys(images: Images, rows: int = 1000) -> list[bytes]:
     """A digest of each image; some images at a time, so that nothing is copied whole."""
     keys = []

@@ -44,8 +44,8 @@ def in_order(loader: DataLoader[Any]) -> bool:
 def known_labels(dataset: Any) -> Tensor | None:
     """Labels that a data set tells without reading an image, as torchvision's do; None where it does not."""
     found = getattr(dataset, "targets", None)
-    if found is None and isinstance(getattr(dataset, "tensors", None), tuple):
-        found = dataset.tensors[-1]
+    if found is None and isinstance(getattr(dataset, "tensors", None), tuple) and len(dataset.tensors) > 1:
+        found = dataset.tensors[1]
     try:
         labels = torch.as_tensor(found)
     except (TypeError, ValueError, RuntimeError):
@@ -85,9 +85,14 @@ def from_arrays(x: Any, y: Any) -> Images:
     """A pair of tensors or arrays. Arrays may have their channels last, as most do."""
     if isinstance(x, np.ndarray):
         remedy = "pass a torch tensor (N, C, H, W)"
-        x = torch.from_numpy(np.ascontiguousarray(channels_first(x, None, "the array of images", remedy)))
-    y = torch.as_tensor(y)
+        x = torch.from_numpy(_plain(channels_first(x, None, "the array of images", remedy)))
+    y = torch.as_tensor(_plain(y) if isinstance(y, np.ndarray) else y)
     return Images(as_bytes(x), y.to(x.device))
+
+
+def _plain(array: np.ndarray) -> np.ndarray:
+    """As torch takes it: contiguous, in this machine's order of bytes."""
+    return np.ascontiguousarray(array, dtype=array.dtype.newbyteorder("="))
 
 
 def as_bytes(x: Tensor) -> Tensor:

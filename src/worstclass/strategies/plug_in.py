@@ -69,6 +69,8 @@ class ClassHedge:
     def update(self, losses: Tensor, group: Tensor) -> None:
         """Play one round with per-sample validation losses (N,); a class without samples counts as average."""
         index = _check_held_out("losses", losses, group, self.num_classes)
+        if not losses.is_floating_point():  # which samples are right, say: that would raise the strongest class
+            raise UserError(f"update takes losses, floating point, not {losses.dtype}; ClassGuard takes what is right.")
         values = losses.detach().double().cpu()
         if not bool(values.isfinite().all()):
             raise UserError("a validation loss is not finite: the weights were left as they are.")
