@@ -183,6 +183,11 @@ def test_random_test_images_are_refused(sampler: bool, images: Images, model: Sm
         wc.audit(model, DataLoader(data, 8, sampler=drawn) if sampler else data, 0.05, attacks="natural")
 
 
+def test_an_empty_batch_is_refused(data: str, model: SmallCNN) -> None:
+    with pytest.raises(UserError, match="batch_size must be at least 1, not 0"):
+        wc.audit(model, data, 0.05, batch_size=0)
+
+
 def test_labels_are_the_second_tensor(images: Images) -> None:
     data = TensorDataset(images.x, images.y, torch.arange(len(images)))
     assert torch.equal(read_data(data, limit=6).images.y.bincount(), torch.tensor([2, 2, 2]))
