@@ -274,6 +274,16 @@ def load_base(folder: Path, about: Mapping[str, Any], attacks: Collection[str] =
     return base
 
 
+def rename_classes(target: Target, out: Path) -> None:
+    """Write the card of an evaluation of the target anew, with the target's class names; nothing is attacked."""
+    with locked(out, "evaluate"):
+        before, outcomes = load_card(out), load_outcomes(out)
+        attacks = _attacks(target, [name for name in outcomes.predictions if not name.endswith(ANY)])
+        card = make_card(outcomes, target.class_names, attacks, about=before["about"])
+        card = _merge_cards(before, card, list(outcomes.predictions))
+        write_json(out / CARD, before | card | {"versions": before["versions"]})
+
+
 def _same(one: Outcomes, other: Outcomes, name: str) -> bool:
     return np.array_equal(one.predictions[name], other.predictions[name])
 
