@@ -80,7 +80,7 @@ class _Evaluation:
 
 
 def load_results(
-    folders: Sequence[Path], base: Path | None = None, *, vanilla: Sequence[str] = ("trades", "pgd-at")
+    folders: Sequence[Path | str], base: Path | str | None = None, *, vanilla: Sequence[str] = ("trades", "pgd-at")
 ) -> list[Result]:
     """Read evaluated runs, and evaluations of other models, all on the same images and in the same ball.
 
@@ -89,8 +89,8 @@ def load_results(
     """
     if not folders:
         raise UserError("no run folder was given.")
-    read = [_read(folder) for folder in folders]
-    bases = _bases(read, base, vanilla)
+    read = [_read(Path(folder)) for folder in folders]
+    bases = _bases(read, None if base is None else Path(base), vanilla)
     first = bases[0] if bases else read[0]
     for each in read:
         check_comparable(each.card["about"], first.card["about"], str(each.folder))

@@ -83,9 +83,9 @@ class Run:
         return model.eval(), header["epoch"]
 
 
-def open_run(folder: Path) -> Run:
+def open_run(folder: Path | str) -> Run:
     """Open a run folder, or say why it is none."""
-    check_run_folder(folder)
+    folder = check_run_folder(Path(folder))
     config = make_config(read_stored(folder), str(folder / RECIPE))
     return Run(folder, config, read_about(folder))
 
