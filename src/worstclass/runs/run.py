@@ -124,6 +124,11 @@ def code_of(config: Config) -> dict[str, str]:
     return found | ({"data": config.data} if data_runs_code(config.data) else {})
 
 
+def consent(config: Config) -> str:
+    """What a command needs beside a run folder whose recipe names code: ` --allow-code`, or nothing."""
+    return " --allow-code" if code_of(config) else ""
+
+
 def refuse_script(name: str, allow_code: bool) -> None:
     """TorchScript is a program in a file that may be anybody's: to type its path is no consent yet."""
     if model_kind(name) == "torchscript" and not allow_code:
