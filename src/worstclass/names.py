@@ -166,3 +166,11 @@ def check_run_folder(folder: Path) -> Path:
     if not (folder / RECIPE).is_file():
         raise UserError(f"{folder} is not a run folder: it has no {RECIPE}.")
     return folder
+
+
+def split_fork(text: str) -> tuple[Path, int]:
+    """`RUN@70`: a run folder and an epoch of it."""
+    folder, _, number = text.rpartition("@")
+    if not folder or not number.isdecimal() or int(number) < 1:
+        raise UserError(f"'{text}' is not a run folder and an epoch, such as runs/trades-seed1@70.")
+    return Path(folder), int(number)

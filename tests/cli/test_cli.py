@@ -217,8 +217,16 @@ def test_bad_recipes(command: Command, tmp_path: Path) -> None:
     assert_refused(command("train", "code.toml"), "own_code:build", "--allow-code")
     assert_refused(command("train"), "give a recipe, --resume")
     assert_refused(command("train", "tiny.toml", "--resume", "x"), "one of the three")
+    assert_refused(command("train", "--fork", "runs/t"), "'runs/t' is not a run folder and an epoch")
     assert_refused(command("train", "tiny.toml", "--device", "gpu"), "unknown device 'gpu'", "auto, cpu, cuda")
     assert contents(tmp_path) == before
+
+
+def test_a_run_with_code_is_evaluated_with_consent(command: Command, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("worstclass.cli.watched.train_with_progress", lambda *_, **__: None)
+    own = command("train", "tiny.toml", "--set", "model=own_model:make", "--out", "own")
+    assert own.out.splitlines()[-1].endswith("worstclass evaluate own --allow-code")
+    assert command("train", "tiny.toml", "--out", "ours").out.splitlines()[-1].endswith("worstclass evaluate ours")
 
 
 def spoil(path: Path, good: Path, **changes: Any) -> None:

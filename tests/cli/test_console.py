@@ -4,15 +4,18 @@ from pathlib import Path
 
 import pytest
 import torch
+import typer
 
 import worstclass.config
 from tiny import tiny_config, write_tiny_npz
+from worstclass.cli.console import say
 from worstclass.cli.main import app
 from worstclass.cli.watched import epoch_line, train_with_progress
 from worstclass.config import to_toml
 from worstclass.devices import pick_engine
 from worstclass.errors import UserError
 from worstclass.files import write_json
+from worstclass.names import RECIPE
 from worstclass.runs.run import open_run
 from worstclass.training.engine import Engine
 
@@ -49,6 +52,11 @@ def test_demo(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.Ca
         app(["demo", "--out", "demo"], standalone_mode=False)
 
 
+def test_names_are_not_emoji(capsys: pytest.CaptureFixture[str]) -> None:
+    say("mydata.py:one:")
+    assert capsys.readouterr().out == "mydata.py:one:\n"
+
+
 def test_a_line_for_each_epoch(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     config = tiny_config(write_tiny_npz(tmp_path / "tiny.npz"), epochs=2)
     train_with_progress(config, tmp_path / "run", device=CPU)
@@ -60,6 +68,20 @@ def test_a_line_for_each_epoch(tmp_path: Path, capsys: pytest.CaptureFixture[str
         assert f"validation PGD {100 * record['valid']['robust_accuracy']:.1f}" in line
         assert f"worst {100 * min(accuracy):.1f} row {accuracy.index(min(accuracy))}" in line
         assert epoch_line(record, config, ["row 0", "row 1", "row 2"]) == line
+
+
+def test_a_run_with_code_goes_on_with_consent(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def stop(*_: object, **__: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("worstclass.cli.watched.train_run", stop)
+    (tmp_path / RECIPE).touch()
+    for model, end in (("own_model:make", " --allow-code\n"), ("small-cnn", f"{tmp_path}\n")):
+        with pytest.raises(typer.Exit):
+            train_with_progress(tiny_config(tmp_path / "tiny.npz", model=model), tmp_path, device=CPU)
+        assert capsys.readouterr().out.endswith(end)
 
 
 def test_engine_on_a_cpu() -> None:

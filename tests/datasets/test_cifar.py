@@ -100,7 +100,7 @@ def test_cifar_download_that_was_killed_is_made_again(tmp_path: Path) -> None:
 def test_cifar_is_found_in_the_usual_folders(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, where: str) -> None:
     write_files(tmp_path / where, FILES10)
     monkeypatch.setattr(sources, "CIFAR10", replace(SMALL10, url="file:///must/not/be/asked/cifar-10-binary.tar.gz"))
-    source = open_source("cifar10", data_dir=tmp_path)
+    source = open_source("cifar10", data_dir=str(tmp_path))
     assert source.class_names[-1] == "truck"
     assert source.read("train").y.tolist() == [3, 0, 9, 7, 1]
     assert source.read("test").y.tolist() == [2, 5]

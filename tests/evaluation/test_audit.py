@@ -1,5 +1,7 @@
 """One call: the same numbers whatever holds the images, exact ones where they are known, and every word before it."""
 
+import json
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -313,6 +315,22 @@ def test_an_audit_goes_on_where_it_stopped(
     more = wc.audit(model, pair, EPS, cache=folder, notify=seen.append, attacks="fgsm", checks=False)
     assert {event.attack for event in seen} == {"fgsm"}
     assert list(more.card["columns"]) == ["natural", "pgd-5", "cw-5", "fgsm"]
+
+
+def test_corrected_class_names_are_those_of_the_card(
+    model: SmallCNN, images: Images, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nothing is attacked again, and nothing else changes."""
+    pair = (images.x, images.y)
+    options: dict[str, Any] = {"attacks": "pgd-5", "checks": False, "cache": tmp_path}
+    old = wc.audit(model, pair, EPS, class_names=["one", "two", "three"], **options).card
+    monkeypatch.setattr(sys.modules[wc.audit.__module__], "evaluate_target", None)
+    new = wc.audit(model, pair, EPS, class_names=["un", "deux", "trois"], **options).card
+    assert new == AuditResult.load(tmp_path).card
+    text = json.dumps(old)
+    for before, after in {"one": "un", "two": "deux", "three": "trois"}.items():
+        text = text.replace(f'"{before}"', f'"{after}"')
+    assert new == json.loads(text)
 
 
 def test_a_folder_of_something_else_is_refused(model: SmallCNN, images: Images, tmp_path: Path) -> None:

@@ -115,6 +115,27 @@ def test_an_attack_that_some_runs_lack_has_rows_for_the_others() -> None:
     assert [row[1] for row in leaderboard_rows(base_lacks, ["cw"])] == ["TRADES"]
 
 
+def test_what_is_not_like_the_base_is_said_with_and_without_seeds(tmp_path: Path) -> None:
+    """Other settings once for all methods that share them; another seed; an attack that the base lacks."""
+    ema = [ROOT / f"cifar10-resnet18-{name}-seed1" for name in ("dafa-ema-fork", "guarded-ema-fork", "wat-ema")]
+    many = leaderboard_notes(group_results(load_results([*FOLDERS, *ema]), [AA]))
+    assert [line.split(":")[0] for line in many[-2:]] == [
+        "DAFA + EMA, fork at 70; Guarded + EMA, fork at 70 differ from the base in more than the method",
+        "WAT + EMA differs from the base in more than the method",
+    ]
+    lone = [FOLDERS[0], ema[2], FOLDERS[7]]
+    assert leaderboard_notes(group_results(load_results(lone), [AA]))[1:] == [
+        "WAT (reference) is compared with TRADES (seed 1): no run of TRADES with seed 3 is given.",
+        "WAT + EMA differs from the base in more than the method: average (ema, not none).",
+    ]
+    base_lacks = group_results(load_results([FOLDERS[1], ema[2]], ema[2]), ["cw"])
+    assert leaderboard_notes([base_lacks[0]])[1:] == [
+        "WAT differs from the base in more than the method: average (none, not ema).",
+        "WAT + EMA has not been evaluated under cw: no rho there.",
+    ]
+    assert not any("evaluated under" in line for line in many)
+
+
 def test_the_table_in_every_format(groups: list[Group]) -> None:
     rows = leaderboard_rows(groups, [AA])
     wat = groups[1].columns[AA]

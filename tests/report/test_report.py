@@ -16,6 +16,7 @@ from matplotlib.container import BarContainer
 from matplotlib.text import Annotation
 from rich.console import Console
 
+import worstclass as wc
 from copied_runs import copy_run
 from tiny import SEED, tiny_config
 from worstclass.attacks import PGD
@@ -70,6 +71,21 @@ def test_base_is_chosen_or_given(folders: list[Path]) -> None:
     assert given[0].columns["pgd-5"]["against_base"] == first
     twice = load_results([folders[0], folders[0]])
     assert [result.title for result in twice] == ["TRADES (trades) 1", "TRADES (trades) 2"]
+
+
+def test_paths_may_be_text(folders: list[Path], tmp_path: Path) -> None:
+    base, other = map(str, folders)
+    run, results = wc.open_run(other), wc.load_results([other], base)
+    assert (run.folder, results[0].folder) == (folders[1], folders[1])
+    out = str(tmp_path / "page" / "report.html")
+    assert wc.write_report(results, out, data_dir="data", gallery=False)[0] == Path(out)
+    target = wc.run_target(run, data_dir="data")
+    assert not target.model.training
+    wc.evaluate_target(target, ["natural"], str(tmp_path / "again"), base=base)
+    with pytest.raises(UserError, match="holds a run already"):
+        wc.train_run(run.config, other, data_dir="data")
+    with pytest.raises(UserError, match="is not an empty folder"):
+        wc.adjust_run(run, other, data_dir="data")
 
 
 def test_runs_of_one_method_are_told_apart_by_their_recipes(folders: list[Path], tmp_path: Path) -> None:

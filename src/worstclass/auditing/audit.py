@@ -33,6 +33,7 @@ from worstclass.evaluation.targets import (
     identity,
     load_card,
     load_outcomes,
+    rename_classes,
 )
 from worstclass.execution import Precision
 from worstclass.models import Normalized
@@ -260,6 +261,8 @@ def _attacks_left(
     if identity(card["about"]) != identity({**target.about, "eps": target.eps, "norm": target.norm, "seed": seed}):
         return list(names)  # which the evaluation refuses
     _check_same_model(target, out, batch_size)
+    if card["class_names"] != list(target.class_names):
+        rename_classes(target, out)
     left = [name for name in names if name not in card["columns"]]
     checked = any(finding["name"] == check_strength({}).name for finding in card.get("findings", []))
     return None if not left and (checked or not checks) else left

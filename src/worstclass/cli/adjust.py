@@ -28,10 +28,10 @@ def adjust(
 
     from worstclass.devices import pick_device
     from worstclass.runs.adjust import adjust_run
-    from worstclass.runs.run import open_run
+    from worstclass.runs.run import consent, open_run
 
     adjusted = adjust_run(
         open_run(run), folder, budget=budget, data_dir=data_dir, device=pick_device(device), allow_code=allow_code
     )
     say(f"Logit adjustment: {adjusted.about['adjustment']['verdict']}")
-    say(f"Run: {folder}. Evaluate it with: worstclass evaluate {folder}")
+    say(f"Run: {folder}. Evaluate it with: worstclass evaluate {folder}{consent(adjusted.config)}")

@@ -27,7 +27,7 @@ console = Console(quiet=follows())
 def say(text: RenderableType, where: Console | None = None) -> None:
     """Print as it is: no colour guessing, no wrapping of long lines."""
     (where or console).print(
-        visible(text) if isinstance(text, str) else text, highlight=False, soft_wrap=True, markup=False
+        visible(text) if isinstance(text, str) else text, highlight=False, soft_wrap=True, markup=False, emoji=False
     )
 
 
@@ -81,7 +81,9 @@ def print_steps(times: "Sequence[StepTime]", ceiling: float, title: str, device:
     import torch
 
     where = torch.cuda.get_device_name(device) if device.type == "cuda" else "CPU"
-    table = Table("", "ms a step", "Faster by", "Images/s", "TFLOP/s", "Of ceiling", "Peak GiB", "Start s", title=title)
+    table = Table(
+        "", "ms a step", "Faster by", "Images/s", "TFLOP/s", "Of ceiling", "Peak GiB", "Start s", title=Text(title)
+    )
     for each in times:
         table.add_row(
             each.name,

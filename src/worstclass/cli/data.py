@@ -37,7 +37,7 @@ def data_command(
     source = open_source(data, data_dir=data_dir)
     train, valid = split_validation(source.read("train"), source.num_classes, valid_fraction, valid_min)
     found = check_data({"train": train, "valid": valid, "test": source.read("test")}, source.class_names)
-    table = Table("Class", "Training", "Validation", "", "Test", "Disputed %", title=visible(data))
+    table = Table("Class", "Training", "Validation", "", "Test", "Disputed %", title=Text(visible(data)))
     order = sorted(range(source.num_classes), key=lambda k: found.counts["train"][k])
     for k in order if len(order) <= ROWS else order[:ROWS]:
         table.add_row(

@@ -42,7 +42,7 @@ from worstclass.errors import (
     choose,
 )
 from worstclass.files import write_atomic, write_json
-from worstclass.names import VERSION, check_run_folder, runs_user_code
+from worstclass.names import VERSION, check_run_folder, runs_user_code, split_fork
 from worstclass.owners import describe_owners
 from worstclass.reproduce.specs import FIGURES, FORMATS, TABLES
 from worstclass.sweep.plan import RESULTS
@@ -152,7 +152,7 @@ def train(
         check_run_folder(resume)
     config = None if recipe is None else load_config(recipe, **chosen)
     if fork is not None:
-        config = make_config(merge(read_stored(check_run_folder(Path(fork.rpartition("@")[0]))), chosen))
+        config = make_config(merge(read_stored(check_run_folder(split_fork(fork)[0])), chosen))
     if config is not None and with_base and config.base_start is None:
         config = make_config(config.recipe() | {"base_start": BASE_START})
 
@@ -161,7 +161,7 @@ def train(
     from worstclass.devices import as_started, pick_device, pick_engine
     from worstclass.distributed import joined
     from worstclass.integrations.trackers import tensorboard_writer, wandb_writer
-    from worstclass.runs.run import code_of, open_run
+    from worstclass.runs.run import code_of, consent, open_run
     from worstclass.runs.warm_start import parse_fork
 
     origin = None if fork is None else parse_fork(fork)
@@ -204,7 +204,7 @@ def train(
             compile_cache=compile_cache or cache_folder(),
             on_record=records,
         )
-    say(f"Run: {folder}. Evaluate it with: worstclass evaluate {folder}")
+    say(f"Run: {folder}. Evaluate it with: worstclass evaluate {folder}{consent(config)}")
 
 
 app.command("data")(data_command)

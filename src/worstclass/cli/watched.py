@@ -20,7 +20,7 @@ from worstclass.names import RECIPE
 from worstclass.percentages import percent
 from worstclass.runs.base import base_config, base_epoch
 from worstclass.runs.notes import training_notes
-from worstclass.runs.run import Run, open_run
+from worstclass.runs.run import Run, consent, open_run
 from worstclass.runs.saver import LOG
 from worstclass.runs.selection import is_validated
 from worstclass.runs.train import train_run
@@ -108,7 +108,8 @@ def train_with_progress(
             )
     except KeyboardInterrupt as stop:
         started = (folder / RECIPE).is_file()
-        say(f"\nStopped. Continue with: worstclass train --resume {folder}" if started else "\nStopped.")
+        again = f" Continue with: worstclass train --resume {folder}{consent(config)}" if started else ""
+        say(f"\nStopped.{again}")
         raise typer.Exit(exit_code(stop)) from None
     if not trained:
         say(f"All {config.epochs} epochs were trained before: nothing is left to do.")

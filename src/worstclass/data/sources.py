@@ -22,7 +22,7 @@ def data_at_hand(name: str, data_dir: Path = Path("data")) -> bool:
     return layout is None or find_cifar(layout, data_dir) is not None
 
 
-def open_source(name: str, *, data_dir: Path = Path("data"), notify: Notify | None = None) -> Source:
+def open_source(name: str, *, data_dir: Path | str = Path("data"), notify: Notify | None = None) -> Source:
     """The data set called `name`; CIFAR is looked for in `data_dir` and downloaded there if it is missing.
 
     `module.path:factory` and `path/to/file.py:factory` run the user's code, `hf:NAME` and `torchvision:NAME` a library.
@@ -33,7 +33,7 @@ def open_source(name: str, *, data_dir: Path = Path("data"), notify: Notify | No
     if kind == "hf":
         return hf_source(name)
     if kind == "torchvision":
-        return torchvision_source(name, data_dir)
+        return torchvision_source(name, Path(data_dir))
     if kind == "npz":
         return Source(name, read_npz_names(Path(path)), lambda part: read_npz(Path(path), part))
     if kind == "folder":
@@ -41,5 +41,5 @@ def open_source(name: str, *, data_dir: Path = Path("data"), notify: Notify | No
     if name == "fashion-mini":
         return Source(name, read_npz_names(FASHION_MINI), lambda part: read_npz(FASHION_MINI, part))
     layout = CIFAR10 if name == "cifar10" else CIFAR100
-    folder = ensure_cifar(layout, data_dir, notify)
+    folder = ensure_cifar(layout, Path(data_dir), notify)
     return Source(name, read_cifar_names(layout, folder), lambda part: read_cifar(layout, folder, part))

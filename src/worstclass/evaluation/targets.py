@@ -65,7 +65,7 @@ def run_target(
     *,
     checkpoint: Literal["selected", "last"] = "selected",
     part: Literal["test", "valid"] = "test",
-    data_dir: Path = Path("data"),
+    data_dir: Path | str = Path("data"),
     allow_code: bool = False,
 ) -> Target:
     """A run's selected (or last) epoch on the test set (or on the images it was validated with)."""
@@ -97,11 +97,11 @@ def run_target(
 def model_target(
     name: str,
     *,
-    weights: Path | None,
+    weights: Path | str | None,
     data: str,
     eps: float,
     norm: Norm = "linf",
-    data_dir: Path = Path("data"),
+    data_dir: Path | str = Path("data"),
     allow_code: bool = False,
 ) -> Target:
     """A model by name, with safetensors weights, on the test part of a data set.
@@ -119,8 +119,8 @@ def model_target(
     if weights is None:
         tensors = weights_of(model)
     else:
-        tensors, _ = load_tensors(weights, ours=False)
-        load_weights(model, tensors, weights)
+        tensors, _ = load_tensors(Path(weights), ours=False)
+        load_weights(model, tensors, Path(weights))
     about = {"model": name, "data": data, "part": "test", "images": fingerprint(images), "weights": digest(tensors)}
     about |= beside(name)
     return Target(model.eval(), images, source.class_names, eps, norm, about)
@@ -146,9 +146,9 @@ def check_black_box(model: nn.Module, attacks: Sequence[str], name: str) -> None
 def evaluate_target(
     target: Target,
     attack_names: Sequence[str],
-    out: Path,
+    out: Path | str,
     *,
-    base: Path | None = None,
+    base: Path | str | None = None,
     device: torch.device | str = "cpu",
     seed: int = 0,
     batch_size: int | None = None,
@@ -169,12 +169,13 @@ def evaluate_target(
     process of a `team` calls this with the same arguments; the leader writes, and the others, once they have attacked
     their part, return an empty card.
     """
+    out = Path(out)
     about = dict(target.about) | {"eps": target.eps, "norm": target.norm, "seed": seed}
     # A folder that holds something else, or a base that is none, is refused before anything runs.
     known = _earlier(out, about, target.home) if team.leads else None
     check_black_box(target.model, attack_names, str(target.about.get("model", "")))
     attacks = _attacks(target, attack_names)
-    against = load_base(base, about, attacks) if base else None
+    against = load_base(Path(base), about, attacks) if base else None
     if against is not None and on_note is not None:
         lacking = against.lacks(dict.fromkeys([*attacks, *(known.predictions if known else ())]))
         if lacking:
@@ -272,6 +273,16 @@ def load_base(folder: Path, about: Mapping[str, Any], attacks: Collection[str] =
     if attacks and base.lacks(attacks) == list(attacks):
         raise UserError(f"the base run {folder} has not been evaluated under {', '.join(attacks)}.")
     return base
+
+
+def rename_classes(target: Target, out: Path) -> None:
+    """Write the card of an evaluation of the target anew, with the target's class names; nothing is attacked."""
+    with locked(out, "evaluate"):
+        before, outcomes = load_card(out), load_outcomes(out)
+        attacks = _attacks(target, [name for name in outcomes.predictions if not name.endswith(ANY)])
+        card = make_card(outcomes, target.class_names, attacks, about=before["about"])
+        card = _merge_cards(before, card, list(outcomes.predictions))
+        write_json(out / CARD, before | card | {"versions": before["versions"]})
 
 
 def _same(one: Outcomes, other: Outcomes, name: str) -> bool:

@@ -45,7 +45,9 @@ class Gallery:
     pictures: tuple[Picture, ...] = ()
 
 
-def make_gallery(result: Result, attack: str, *, data_dir: Path = Path("data"), allow_code: bool = False) -> Gallery:
+def make_gallery(
+    result: Result, attack: str, *, data_dir: Path | str = Path("data"), allow_code: bool = False
+) -> Gallery:
     """The first images of the weakest class that `attack` broke, broken again: by it if it is PGD, by PGD-20 if not."""
     worst = result.columns[attack]["worst"]
     weakest = str(worst["class"])
@@ -55,7 +57,7 @@ def make_gallery(result: Result, attack: str, *, data_dir: Path = Path("data"), 
     if not any((result.folder / name).is_file() for name in (SELECTED, LAST)):
         return Gallery(result.title, weakest, f"{result.folder} has no weights: no images can be made")
     about = result.card["about"]
-    if not data_at_hand(about["data"], data_dir):
+    if not data_at_hand(about["data"], Path(data_dir)):
         return Gallery(result.title, weakest, f"{about['data']} is not in {data_dir}: no images can be made")
     try:
         target = run_target(

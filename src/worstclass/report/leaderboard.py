@@ -74,9 +74,10 @@ def leaderboard_notes(groups: Sequence[Group]) -> list[str]:
     """What the numbers mean, and what they leave out."""
     degrees = next(iter(groups[0].columns.values()))["degrees"]
     tenth = [TENTH_NOTE] if groups[0].many else []
+    unpaired = [(r.title, n) for group in groups for r in group.results for n in r.notes if "is compared with" in n]
     if degrees == 0:
         alone = "[95% interval], for the draw of images alone: no method has two seeds, so seeds are not accounted for."
-        return [alone, *tenth]
+        return [alone, *tenth, *(note for _, note in unpaired), *_unlike(groups)]
     small = ": a small sample, read the intervals with care" if degrees < SMALL else ""
     lines = [
         "Mean ± standard deviation over seeds [95% interval, for the draw of images and of seeds].",
@@ -84,11 +85,31 @@ def leaderboard_notes(groups: Sequence[Group]) -> list[str]:
         "Worst class: mean of each seed's own. Pooled: the class that is lowest over all seeds [for images alone].",
         *tenth,
     ]
-    unpaired = [r.title for group in groups for r in group.results if any("is compared with" in n for n in r.notes)]
     if any(group.columns[attack]["rho"] for group in groups for attack in group.columns):
         lines.append("rho: mean over seeds, each against the base of its own seed; of one seed [for images alone].")
-        lines += [f"rho of {title} is against the base of another seed." for title in unpaired]
-    return lines
+        lines += [f"rho of {title} is against the base of another seed." for title, _ in unpaired]
+    return lines + _unlike(groups)
+
+
+def _unlike(groups: Sequence[Group]) -> list[str]:
+    """Where methods are not compared like with like: other settings, one line for those that share them, and attacks
+    that the base lacks."""
+    titles: dict[str, dict[str, None]] = {}
+    lacking: dict[str, dict[str, None]] = {}
+    for group in groups:
+        for result in group.results:
+            if result.unlike:
+                titles.setdefault(result.unlike, {})[group.title] = None
+            for attack in group.columns if result.base else ():
+                if "against_base" not in result.columns[attack]:
+                    lacking.setdefault(result.base, {})[attack] = None
+    lines = [
+        f"{'; '.join(who)} {'differs' if len(who) == 1 else 'differ'} from the base in more than the method: {what}."
+        for what, who in titles.items()
+    ]
+    return lines + [
+        f"{base} has not been evaluated under {', '.join(it)}: no rho there." for base, it in lacking.items()
+    ]
 
 
 def leaderboard_table(groups: Sequence[Group], attacks: Sequence[str], title: str) -> Table:

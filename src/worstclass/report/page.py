@@ -36,10 +36,10 @@ COPIED = ("markdown", "latex")  # what buttons copy a table as
 
 def write_report(
     results: Sequence[Result],
-    out: Path,
+    out: Path | str,
     *,
     groups: Sequence[Group] | None = None,
-    data_dir: Path = Path("data"),
+    data_dir: Path | str = Path("data"),
     allow_code: bool = False,
     gallery: bool = True,
     hourly_price: float | None = None,
@@ -49,6 +49,7 @@ def write_report(
     `groups` are those of `group_results`, if they are known already. `gallery` shows attacked images of the weakest
     class, for which it needs the weights and the data. `hourly_price` puts a price on the time that training took.
     """
+    out = Path(out)
     out.parent.mkdir(parents=True, exist_ok=True)
     drawn = {f"classwise-{name}": figures.classwise(results, name) for name in shared_attacks(results)}
     trained = [(result.title, result.run) for result in results if result.run is not None]

@@ -24,7 +24,7 @@ class Result:
 
     `run` is the run whose model was evaluated, and None for a model of somebody else. `base` is the title of what its
     rho compares with, and `notes` say what to know about that comparison. `recipe` is that of the run, or the one that
-    the card names.
+    the card names, and `unlike` says in what more than method and seed it differs from the recipe of the base.
     """
 
     title: str
@@ -37,6 +37,7 @@ class Result:
     base: str = ""
     notes: tuple[str, ...] = ()
     recipe: Config | None = None
+    unlike: str = ""
 
     @property
     def class_names(self) -> list[str]:
@@ -79,7 +80,7 @@ class _Evaluation:
 
 
 def load_results(
-    folders: Sequence[Path], base: Path | None = None, *, vanilla: Sequence[str] = ("trades", "pgd-at")
+    folders: Sequence[Path | str], base: Path | str | None = None, *, vanilla: Sequence[str] = ("trades", "pgd-at")
 ) -> list[Result]:
     """Read evaluated runs, and evaluations of other models, all on the same images and in the same ball.
 
@@ -88,8 +89,8 @@ def load_results(
     """
     if not folders:
         raise UserError("no run folder was given.")
-    read = [_read(folder) for folder in folders]
-    bases = _bases(read, base, vanilla)
+    read = [_read(Path(folder)) for folder in folders]
+    bases = _bases(read, None if base is None else Path(base), vanilla)
     first = bases[0] if bases else read[0]
     for each in read:
         check_comparable(each.card["about"], first.card["about"], str(each.folder))
@@ -124,9 +125,13 @@ def load_results(
                     own.outcomes, against.outcomes, name, len(own.card["class_names"])
                 )
         base_title = base_titles[place] if against else ""
-        notes = _notes(title, own, base_title, against) if against else ()
+        ours, theirs = own.config, against.config if against else None
+        unlike = compared_settings(ours, theirs) if ours and theirs else ""
+        notes = _notes(title, own, base_title, against, unlike) if against else ()
         results.append(
-            Result(title, own.folder, own.run, own.outcomes, own.card, columns, is_base, base_title, notes, own.config)
+            Result(
+                title, own.folder, own.run, own.outcomes, own.card, columns, is_base, base_title, notes, ours, unlike
+            )
         )
     return results
 
@@ -172,16 +177,15 @@ def _title(base: _Evaluation) -> str:
     return f"{base.title} ({base.folder.name})" if base.config else base.folder.name
 
 
-def _notes(title: str, own: _Evaluation, base_title: str, base: _Evaluation) -> tuple[str, ...]:
+def _notes(title: str, own: _Evaluation, base_title: str, base: _Evaluation, unlike: str) -> tuple[str, ...]:
     """What one should know who reads this rho: another seed, other settings, attacks that the base lacks."""
     notes = []
-    if own.config and base.config:
-        if own.seed != base.seed:
-            which = "" if f"seed {base.seed}" in base_title else f" (seed {base.seed})"
-            missing = f"no run of {base.config.title} with seed {own.seed} is given"
-            notes.append(f"{title} is compared with {base_title}{which}: {missing}.")
-        if others := compared_settings(own.config, base.config):
-            notes.append(f"{title} and {base_title} differ in more than the method: {others}.")
+    if own.config and base.config and own.seed != base.seed:
+        which = "" if f"seed {base.seed}" in base_title else f" (seed {base.seed})"
+        missing = f"no run of {base.config.title} with seed {own.seed} is given"
+        notes.append(f"{title} is compared with {base_title}{which}: {missing}.")
+    if unlike:
+        notes.append(f"{title} and {base_title} differ in more than the method: {unlike}.")
     lacking = [name for name in own.outcomes.predictions if name not in base.outcomes.predictions]
     if lacking := [name for name in lacking if not name.endswith(ANY)]:
         notes.append(f"{title} has no rho under {', '.join(lacking)}: {base_title} has not been evaluated under it.")

@@ -20,10 +20,10 @@ from worstclass.training.checkpoint import load_header, save_tensors, weights_of
 
 def adjust_run(
     run: Run,
-    out: Path,
+    out: Path | str,
     *,
     budget: float = 0.05,
-    data_dir: Path = Path("data"),
+    data_dir: Path | str = Path("data"),
     device: torch.device | str = "cpu",
     allow_code: bool = False,
 ) -> Run:
@@ -31,6 +31,7 @@ def adjust_run(
 
     It is what the same recipe with `adjust_budget` would have given. The run itself stays as it was.
     """
+    out = Path(out)
     config = make_config(run.config.recipe() | {"adjust_budget": budget})
     if run.config.adjust_budget is not None:
         raise UserError(f"{run.folder} is adjusted already: adjust_budget is {run.config.adjust_budget:g} there.")

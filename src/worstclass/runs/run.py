@@ -83,9 +83,9 @@ class Run:
         return model.eval(), header["epoch"]
 
 
-def open_run(folder: Path) -> Run:
+def open_run(folder: Path | str) -> Run:
     """Open a run folder, or say why it is none."""
-    check_run_folder(folder)
+    folder = check_run_folder(Path(folder))
     config = make_config(read_stored(folder), str(folder / RECIPE))
     return Run(folder, config, read_about(folder))
 
@@ -122,6 +122,11 @@ def code_of(config: Config) -> dict[str, str]:
     """The keys of a recipe whose values are code of the user's own, or another library's."""
     found = {"model": config.model} if runs_user_code(config.model) else {}
     return found | ({"data": config.data} if data_runs_code(config.data) else {})
+
+
+def consent(config: Config) -> str:
+    """What a command needs beside a run folder whose recipe names code: ` --allow-code`, or nothing."""
+    return " --allow-code" if code_of(config) else ""
 
 
 def refuse_script(name: str, allow_code: bool) -> None:

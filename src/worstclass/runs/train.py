@@ -55,19 +55,19 @@ COMPILED = (
 
 def train_run(
     config: Config,
-    out: Path,
+    out: Path | str,
     *,
     resume: bool = False,
     fork: Fork | None = None,
     keep: Collection[int] = (),
-    data_dir: Path = Path("data"),
+    data_dir: Path | str = Path("data"),
     device: torch.device | str = "cpu",
     engine: Engine | None = None,
     checkpoint_minutes: float = 1.0,
     allow_code: bool = False,
     team: Team = ALONE,
     data_limit: int | None = None,
-    compile_cache: Path | None = None,
+    compile_cache: Path | str | None = None,
     notify: Notify | None = None,
     on_start: Callable[[Run], None] | None = None,
     on_step: Callable[[int, int, int], None] | None = None,
@@ -92,16 +92,17 @@ def train_run(
     selected is the better of the two or a network between them (`runs.base`); `on_base()` is called before it starts.
     With `adjust_budget` its logits are adjusted last (`runs.logit_adjustment`).
     """
+    out = Path(out)
     one = partial(
         _train_one,
-        data_dir=data_dir,
+        data_dir=Path(data_dir),
         device=device,
         engine=engine,
         checkpoint_minutes=checkpoint_minutes,
         allow_code=allow_code,
         team=team,
         data_limit=data_limit,
-        compile_cache=compile_cache,
+        compile_cache=None if compile_cache is None else Path(compile_cache),
         notify=notify,
         on_step=on_step,
         on_epoch=on_epoch,

@@ -9,6 +9,7 @@ from torch import nn
 from worstclass.config import STARTS, Config
 from worstclass.errors import UserError
 from worstclass.files import read_text
+from worstclass.names import split_fork
 from worstclass.runs.run import Run, open_run
 from worstclass.runs.saver import KEPT, LAST, LOG, MAX_LOG, SELECTED
 from worstclass.training import State
@@ -42,10 +43,8 @@ class Fork(NamedTuple):
 
 def parse_fork(text: str) -> Fork:
     """`RUN@70`: a run folder and an epoch of it."""
-    folder, at, number = text.rpartition("@")
-    if not at or not number.isdecimal() or int(number) < 1:
-        raise UserError(f"'{text}' is not a run folder and an epoch, such as runs/trades-seed1@70.")
-    return Fork(open_run(Path(folder)), int(number))
+    folder, epoch = split_fork(text)
+    return Fork(open_run(folder), epoch)
 
 
 def start_from(config: Config, model: nn.Module, about: Mapping[str, Any], *, allow_code: bool) -> dict[str, Any]:
