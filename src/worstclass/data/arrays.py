@@ -45,6 +45,16 @@ def read_npz(path: Path, part: Literal["train", "test"]) -> Images:
     return Images(torch.from_numpy(np.ascontiguousarray(x)), torch.from_numpy(y.astype(np.int64)))
 
 
+def npz_test_shape(path: Path) -> tuple[int, ...] | None:
+    """(C, H, W) of the test images, by the header of x_test alone; None where it is not there."""
+    with Npz(path) as archive:
+        if "x_test" not in archive.names:
+            return None
+        shape, layout = archive.shape("x_test"), _read_layout(archive, path)
+    like = np.broadcast_to(np.uint8(0), shape)  # takes no memory
+    return tuple(channels_first(like, layout, f"{path}: x_test").shape[1:])
+
+
 def _read_layout(archive: Npz, path: Path) -> str | None:
     if "layout" not in archive.names:
         return None
