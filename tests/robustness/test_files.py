@@ -1,5 +1,6 @@
 """Data of the user: .npz files and folders of images, whole and damaged."""
 
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Literal
@@ -285,6 +286,21 @@ def test_folder_without_parts_classes_or_images(tmp_path: Path) -> None:
         source.read("train")
     with pytest.raises(UserError, match=r"no folder .*test"):
         source.read("test")
+
+
+def test_a_test_part_alone_can_be_tested_on(pictures: Path, tmp_path: Path) -> None:
+    """Its classes are those of the data; training on it is one line."""
+    shutil.rmtree(pictures / "train")
+    np.savez(tmp_path / "test.npz", x_test=GREY, y_test=np.arange(12) % 3)
+    for name, classes, missing in (
+        (f"folder:{pictures}", ("cat", "dog"), r"^no folder .*train: folder:PATH needs train/ and test/"),
+        (f"npz:{tmp_path / 'test.npz'}", ("0", "1", "2"), r"has no array 'x_train' \(it has x_test, y_test\)\.$"),
+    ):
+        source = open_source(name)
+        assert source.class_names == classes
+        assert source.read("test").y.unique().tolist() == list(range(len(classes)))
+        with pytest.raises(UserError, match=missing):
+            source.read("train")
 
 
 def test_npz_files_are_compressed(tmp_path: Path) -> None:

@@ -15,13 +15,16 @@ LAYOUTS = ("NHWC", "NCHW")
 
 
 def read_npz_names(path: Path) -> tuple[str, ...]:
-    """The file's class names, or the numbers of its classes as names."""
+    """The file's class names, or the numbers of its classes as names: those of its training part, or of its test part
+    where that is all."""
     with Npz(path) as archive:
         if "class_names" in archive.names:
             with clean_errors(f"{path}: class_names"):
                 return check_class_names(archive.read("class_names").reshape(-1).astype(str).tolist(), path)
-        labels = archive.read("y_train")
-    check_labels(labels, labels.size, f"{path}: y_train")  # every class needs an image
+        tested = "y_test" in archive.names and not {"x_train", "y_train"} & {*archive.names}
+        which = "y_test" if tested else "y_train"
+        labels = archive.read(which)
+    check_labels(labels, labels.size, f"{path}: {which}")  # every class needs an image
     return check_class_names([str(k) for k in range(int(labels.max()) + 1)], path)
 
 

@@ -25,21 +25,24 @@ SHOWN = 3  # names, at most, in a sentence
 
 
 def folder_names(path: Path) -> tuple[str, ...]:
-    """Class names: the folders of PATH/train, sorted."""
-    train = path / "train"
-    if not train.is_dir():
-        raise UserError(f"no folder {train}: folder:PATH needs train/ and test/, each with one folder for each class.")
-    names = sorted(entry.name for entry in train.iterdir() if entry.is_dir() and not entry.name.startswith("."))
+    """Class names: the folders of PATH/train, or of PATH/test where that is all, sorted."""
+    part = next((path / part for part in ("train", "test") if (path / part).is_dir()), path / "train")
+    _check_part(part)
+    names = sorted(entry.name for entry in part.iterdir() if entry.is_dir() and not entry.name.startswith("."))
     if len(names) < 2:
-        raise UserError(f"{train} has {len(names)} class folder(s); two or more are needed.")
-    return check_class_names(names, train)
+        raise UserError(f"{part} has {len(names)} class folder(s); two or more are needed.")
+    return check_class_names(names, part)
+
+
+def _check_part(part: Path) -> None:
+    if not part.is_dir():
+        raise UserError(f"no folder {part}: folder:PATH needs train/ and test/, each with one folder for each class.")
 
 
 def read_folder(path: Path, part: Literal["train", "test"]) -> Images:
     """Every image of a part, in the order of class and file name; greyscale stays one channel."""
     names = folder_names(path)
-    if not (path / part).is_dir():
-        raise UserError(f"no folder {path / part}.")
+    _check_part(path / part)
     extra = {e.name for e in (path / part).iterdir() if e.is_dir() and not e.name.startswith(".")} - set(names)
     if extra:
         raise UserError(f"{path / part} has classes that train/ has not: {', '.join(sorted(extra))}.")

@@ -156,10 +156,9 @@ def _text(key: str, value: object) -> str:
     if isinstance(value, float):
         radius = show_radius(value) if key == "eps" else ""
         return radius.replace("/", "-") if "/" in radius else repr(value).removesuffix(".0")
-    text = (
-        str(value).lower() if value is None or isinstance(value, bool) else str(value).rsplit("/", 1)[-1]
-    )  # of a path, its end
-    return re.sub(r"[^\w.+-]+", "-", text)
+    if value is None or isinstance(value, bool):
+        return str(value).lower()
+    return re.sub(r"[^\w.+-]+", "-", str(value).rsplit("/", 1)[-1])  # of a path, its end
 
 
 def _check(sweep: Sweep, jobs: Sequence[Job]) -> None:
