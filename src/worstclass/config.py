@@ -232,9 +232,9 @@ class Config(BaseModel):
             if key not in Config.model_fields:
                 raise unknown(f"key of method '{self.method}'", key, Config.model_fields)
         check_owners([key for key in DEFAULTS if key in self.model_fields_set], self.__dict__, DEFAULTS)
-        if self.base_start is not None and (self.method in get_args(ObjectiveName) or self.epochs < 2):
+        if self.base_start is not None and not _can_have_base(self.__dict__):
             least = "two epochs or more" if self.epochs < 2 else f"class weights, and method '{self.method}' has none"
-            raise ValueError(f"base_start is for a run with {least}")
+            raise ValueError(f"base_start is for a run with {least}: leave it out, or set base_start=none")
         if self.method == "fixed":
             focused = self.focus_class is not None and self.focus_weight is not None
             if focused == (self.class_weights is not None):
@@ -399,6 +399,8 @@ def make_config(values: Mapping[str, Any], where: str = "") -> Config:
 
 def parse_value(key: str, value: object) -> Any:
     """A value of one key, validated as in a recipe."""
+    if _is_none(key, value):
+        return None
     field = Config.model_fields[key]
     kind: Any = Annotated[field.annotation, field]
     try:
@@ -407,9 +409,23 @@ def parse_value(key: str, value: object) -> Any:
         raise UserError(explain(key, error.errors()[0])) from None
 
 
+def _is_none(key: str, value: object) -> bool:
+    """Whether a value is the word for a key that is left out, of those that have no value by default."""
+    return value in (None, "none") and DEFAULTS.get(key, key) is None
+
+
+def _can_have_base(values: Mapping[str, Any]) -> bool:
+    """Whether there are class weights to do without, and epochs to do it in; values may not be validated yet."""
+    method, epochs = (values.get(key, DEFAULTS[key]) for key in ("method", "epochs"))
+    return method not in get_args(ObjectiveName) and not (isinstance(epochs, int) and epochs < 2)
+
+
 def merge(recipe: Mapping[str, Any], settings: Mapping[str, Any]) -> dict[str, Any]:
-    """A recipe's keys under settings. What belonged to a value that they replace, the old method say, is left out."""
-    merged = {**recipe, **settings}
+    """A recipe's keys under settings. What belonged to a value that they replace, the old method say, is left out; so
+    is a base that they leave no room for, and a key that is set to `none`."""
+    merged = {key: value for key, value in {**recipe, **settings}.items() if not _is_none(key, value)}
+    if settings.keys() & {"method", "epochs"} and "base_start" not in settings and not _can_have_base(merged):
+        merged.pop("base_start", None)
     lost = {key for key in recipe if is_used(key, recipe, DEFAULTS) and not is_used(key, merged, DEFAULTS)}
     return {key: value for key, value in merged.items() if key in settings or key not in lost}
 

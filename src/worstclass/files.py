@@ -162,6 +162,16 @@ class Npz:
         self._archive.close()
 
     def read(self, name: str) -> np.ndarray[Any, Any]:
+        self.shape(name)
+        with (
+            clean_errors(f"{self.path}: array '{name}' cannot be read"),
+            self._archive.open(f"{name}.npy") as stream,
+        ):
+            array: np.ndarray[Any, Any] = np.lib.format.read_array(stream, allow_pickle=False)
+        return array
+
+    def shape(self, name: str) -> tuple[int, ...]:
+        """Of an array, by its header alone."""
         if name not in self.names:
             raise UserError(f"{self.path} has no array '{name}' (it has {', '.join(sorted(self.names)) or 'none'}).")
         with clean_errors(f"{self.path}: array '{name}' cannot be read"):
@@ -169,14 +179,11 @@ class Npz:
             if entry.compress_type not in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED):
                 raise ValueError("it is packed in a way that is not read")
             with self._archive.open(entry) as stream:
-                _check_header(stream, entry.file_size)
-            with self._archive.open(entry) as stream:
-                array: np.ndarray[Any, Any] = np.lib.format.read_array(stream, allow_pickle=False)
-        return array
+                return _check_header(stream, entry.file_size)
 
 
-def _check_header(stream: Any, size: int) -> None:
-    """Raise unless an array of `size` bytes in all, header included, is what its header says."""
+def _check_header(stream: Any, size: int) -> tuple[int, ...]:
+    """The shape of an array of `size` bytes in all, header included, if it is what its header says."""
     readers = {(1, 0): np.lib.format.read_array_header_1_0, (2, 0): np.lib.format.read_array_header_2_0}
     shape, _, dtype = readers[np.lib.format.read_magic(stream)](stream)
     if dtype.kind not in PLAIN:
@@ -185,6 +192,7 @@ def _check_header(stream: Any, size: int) -> None:
         raise ValueError(f"{size} bytes are not an array of {shape} {dtype}")
     if size > memory():
         raise ValueError(f"{size} bytes are more than the memory of this machine")
+    return tuple(shape)
 
 
 def memory() -> float:

@@ -97,6 +97,13 @@ def check_labels(y: Any, size: int, num_classes: int | None = None, *, values: b
             raise UserError(f"labels lie in {low}..{high}, expected {expected}.")
 
 
+def check_first_label(y: Tensor, num_classes: int) -> None:
+    """Raise where labels count from 1, so that the last is one too many for a model of these classes."""
+    if len(y) and int(y.min()) > 0 and int(y.max()) >= num_classes:
+        told = f"labels lie in {int(y.min())}..{int(y.max())}, expected 0..{num_classes - 1}"
+        raise UserError(f"{told}: the model has {num_classes} logits.")
+
+
 def check_batch(x: Tensor, y: Tensor, radius_scale: Tensor | None, eps: float, norm: str) -> Tensor:
     """The labels as int64, if an attack of radius `eps` can take this batch; values are looked at unless `known`."""
     values = not known()

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from safetensors.torch import save_file
 
@@ -91,6 +92,19 @@ def test_what_the_preflight_refuses_is_not_attacked(command: Command, tmp_path: 
     code, _, err = command("nets/theirs.py:small", *DATA)
     assert code == 2
     assert "model 'nets/theirs.py:small' must return logits (B, 3), not (2, 2)" in err
+
+
+def test_data_of_a_test_part_alone(command: Command, folder: Path) -> None:
+    """Whose labels count from 0, or from 1: that is said."""
+    with np.load(folder / "tiny.npz") as archive:
+        x, y = archive["x_test"], archive["y_test"]
+    for first in (0, 1):
+        np.savez(folder / f"test{first}.npz", x_test=x, y_test=y + first)
+    given = ("nets/theirs.py:loaded", "--eps", "0.05", "--attacks", "natural", "--data")
+    code, out, _ = command(*given, "npz:test0.npz")
+    assert (code, "60 images, 3 classes" in out) == (0, True)
+    code, _, err = command(*given, "npz:test1.npz")
+    assert (code, err.strip()) == (2, "error: labels lie in 1..3, expected 0..2: the model has 3 logits.")
 
 
 def test_a_gate_fails_with_1_and_names_the_class(command: Command, tmp_path: Path) -> None:

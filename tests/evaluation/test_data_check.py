@@ -12,9 +12,11 @@ from worstclass.cli import main as cli
 from worstclass.config import Config, load_config, to_toml
 from worstclass.data import Images, mirror_pairs, validation_shift
 from worstclass.data.checks import descriptors
+from worstclass.errors import UserError
 from worstclass.evaluation.data_check import (
     check_data,
     disputed_labels,
+    empty_note,
     mirror_note,
     near_duplicates,
     shift_note,
@@ -110,6 +112,23 @@ def test_few_and_unbalanced() -> None:
     assert notes[1] == "classes are unbalanced: 'ants' has 40 training images, 'cats' 4."
 
 
+def test_a_class_without_test_images() -> None:
+    data = parts()
+    data["test"] = data["test"].select(data["test"].y != 2)
+    assert check_data(data, NAMES).notes == ["1 of 3 classes have no test images ('cats'): nothing is known of them."]
+    assert "'0', '1', '2' and 7 more" in empty_note([str(k) for k in range(10)], [0] * 10)[0]
+
+
+@pytest.mark.parametrize("other", [noise(30, 2, 20), noise(30, 2)[:, :1]])
+def test_test_images_of_another_shape(other: Tensor) -> None:
+    data = parts()
+    data["test"] = Images(other, data["test"].y)
+    with pytest.raises(
+        UserError, match=r"^training images are \(3, 16, 16\), test images \([13], (16|20), (16|20)\): "
+    ):
+        check_data(data, NAMES)
+
+
 def test_small_images() -> None:
     data = {name: Images(noise(60, number, 8), torch.arange(60) % 3) for number, name in enumerate(parts())}
     assert check_data(data, NAMES).notes == ["images are small: 8 pixels. Take a small network, and crop_padding = 0."]
@@ -191,6 +210,16 @@ def test_what_is_said_at_the_start(tmp_path: Path) -> None:
         "classes are unbalanced: 'ants' has 90 training images, 'cats' 10.",
         "2 valid images are in the train part too: accuracy measured on them is too high.",
     ]
+
+
+def test_test_images_of_another_size_are_told_at_the_start(tmp_path: Path) -> None:
+    x, y = noise(180, 1).numpy(), np.arange(180) % 3
+    for size, count in ((16, 0), (20, 1)):
+        file = tmp_path / f"{size}.npz"
+        np.savez(file, x_train=x, y_train=y, x_test=noise(9, 2, size).numpy(), y_test=y[:9], layout=np.array("NCHW"))
+        lines = start_notes(started(tiny_config(file, valid_fraction=0.4), tmp_path / f"run{size}"))
+        told = "training images are (3, 16, 16), test images (3, 20, 20): "
+        assert [line.startswith(told) for line in lines] == [True] * count
 
 
 def test_train_says_it_at_its_start_and_at_its_end(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

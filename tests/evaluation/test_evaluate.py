@@ -204,6 +204,14 @@ def test_a_column_that_the_base_lacks_has_no_rho(run: Run, tmp_path: Path) -> No
     assert load_card(tmp_path / "run") == card
 
 
+def test_a_class_without_images_is_named(run: Run, tmp_path: Path) -> None:
+    target, heard = run_target(run), list[str]()
+    some = replace(target, images=target.images.select(target.images.y != 1))
+    card = evaluate_target(some, ["natural"], tmp_path / "run", on_note=heard.append)
+    assert heard == ["1 of 3 classes have no images ('row 1'): nothing is known of them."]
+    assert card["columns"]["natural"]["worst"]["class"] != "row 1"
+
+
 def test_a_card_says_against_which_base_and_has_one(run: Run, tmp_path: Path) -> None:
     for name, checkpoint in (("first", "selected"), ("second", "last")):
         attacks = ["pgd-5", "cw-5"] if name == "first" else ["pgd-5"]

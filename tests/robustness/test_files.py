@@ -1,5 +1,6 @@
 """Data of the user: .npz files and folders of images, whole and damaged."""
 
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Literal
@@ -7,6 +8,7 @@ from typing import Any, Literal
 import numpy as np
 import pytest
 import torch
+from PIL import Image
 
 from tiny import COLOUR, GREY, picture
 from worstclass.data import open_source
@@ -191,6 +193,41 @@ def test_folder_with_grey_among_colour_is_colour(pictures: Path) -> None:
     assert np.array_equal(images.x[6].numpy(), COLOUR[0].transpose(2, 0, 1))
 
 
+def test_folder_with_grey_test_images_beside_colour(pictures: Path) -> None:
+    source = open_source(f"folder:{pictures}")
+    assert source.test_shape() == (1, 8, 9)
+    picture(pictures / "train" / "dog" / "d.png", COLOUR[0])
+    images = source.read("test")
+    assert np.array_equal(images.x.numpy(), GREY[:6, None].repeat(3, axis=1))
+    assert source.test_shape() == tuple(images.x.shape[1:])
+
+
+def test_what_is_transparent_is_white(tmp_path: Path) -> None:
+    """Black icons on nothing, with an alpha channel or a transparent value; a half is mixed."""
+    alpha = np.array([[0, 255], [255, 0]], dtype=np.uint8)
+    icon = np.dstack([np.zeros((2, 2, 3), dtype=np.uint8), alpha])
+    half = np.dstack([np.zeros((2, 2, 3), dtype=np.uint8), np.full((2, 2), 128, dtype=np.uint8)])
+    picture(tmp_path / "train" / "a" / "0.png", icon)
+    picture(tmp_path / "train" / "a" / "1.png", half)
+    Image.fromarray(alpha).save(tmp_path / "train" / "a" / "2.png", transparency=0)
+    picture(tmp_path / "train" / "b" / "0.png", icon)
+    x = open_source(f"folder:{tmp_path}").read("train").x.numpy()
+    assert np.array_equal(x[0], np.stack([255 - alpha] * 3))
+    assert np.array_equal(x[1], np.full((3, 2, 2), 127))
+    assert np.array_equal(x[2], np.full((3, 2, 2), 255))
+
+
+def test_what_is_left_out_of_a_folder_is_counted(pictures: Path) -> None:
+    for name in (".DS_Store", "Thumbs.db", "e.tif", "f.TIFF"):
+        (pictures / "train" / "dog" / name).touch()
+    picture(pictures / "test" / "cat" / "more" / "a.png", GREY[0])
+    kinds = "no images of a known kind (.bmp, .jpeg, .jpg, .png, .webp) and are left out"
+    assert open_source(f"folder:{pictures}").notes() == [
+        f"3 files or folders in the class folders of train/ are {kinds}: cat/notes.txt, dog/e.tif, dog/f.TIFF.",
+        f"1 files or folders in the class folders of test/ are {kinds}: cat/more/.",
+    ]
+
+
 def break_file(content: bytes) -> Callable[[Path], object]:
     return lambda root: (root / "train" / "dog" / "b.png").write_bytes(content)
 
@@ -249,6 +286,21 @@ def test_folder_without_parts_classes_or_images(tmp_path: Path) -> None:
         source.read("train")
     with pytest.raises(UserError, match=r"no folder .*test"):
         source.read("test")
+
+
+def test_a_test_part_alone_can_be_tested_on(pictures: Path, tmp_path: Path) -> None:
+    """Its classes are those of the data; training on it is one line."""
+    shutil.rmtree(pictures / "train")
+    np.savez(tmp_path / "test.npz", x_test=GREY, y_test=np.arange(12) % 3)
+    for name, classes, missing in (
+        (f"folder:{pictures}", ("cat", "dog"), r"^no folder .*train: folder:PATH needs train/ and test/"),
+        (f"npz:{tmp_path / 'test.npz'}", ("0", "1", "2"), r"has no array 'x_train' \(it has x_test, y_test\)\.$"),
+    ):
+        source = open_source(name)
+        assert source.class_names == classes
+        assert source.read("test").y.unique().tolist() == list(range(len(classes)))
+        with pytest.raises(UserError, match=missing):
+            source.read("train")
 
 
 def test_npz_files_are_compressed(tmp_path: Path) -> None:

@@ -130,6 +130,29 @@ def test_a_setting_that_replaces_another_owner() -> None:
         make_config(merge(recipe, settings | {"ema_decay": 0.9}))
 
 
+def test_a_setting_that_leaves_no_room_for_a_base() -> None:
+    """A method without class weights, or a single epoch; what is set oneself stays, and is wrong."""
+    recipe = {"method": "guarded", "base_start": 0.7, "budget": 0.1, "ship": "method", "epochs": 4}
+    assert merge(recipe, {"method": "trades"}) == {"method": "trades", "epochs": 4}
+    assert merge(recipe, {"epochs": 1}) == {"method": "guarded", "epochs": 1}
+    assert merge(recipe, {"method": "wat"}) == recipe | {"method": "wat"}
+    assert merge(recipe | {"epochs": 1}, {"seed": 2})["base_start"] == 0.7
+    for settings in ({"method": "trades"}, {"epochs": 1}):
+        assert load_config("my-images", **settings).base_start is None
+        with pytest.raises(
+            UserError, match=r"^base_start is for a run with .*: leave it out, or set base_start=none\.$"
+        ):
+            load_config("my-images", base_start=0.5, **settings)
+
+
+def test_none_leaves_a_key_out() -> None:
+    assert merge({"base_start": 0.7, "budget": 0.1, "lr": 0.3}, {"base_start": "none"}) == {"lr": 0.3}
+    assert load_config("my-images", base_start="none", clip_grad_norm="none").base_start is None
+    assert load_config("my-images", average="none").average == "none"
+    with pytest.raises(UserError, match="'none' is not a number"):
+        load_config("my-images", lr="none")
+
+
 def test_a_recipe_with_a_foreign_key_stays_wrong(tmp_path: Path) -> None:
     """Another method of the setting does not hide the recipe's own mistake."""
     (tmp_path / "mine.toml").write_text('method = "trades"\neta = 0.5')

@@ -208,3 +208,11 @@ def test_the_example_and_the_page_about_it() -> None:
     jobs.check_jobs(found, Setup(sweep.attack_names))
     assert len(found) == len(sweep.grid["seed"]) * (1 + len(sweep.grid["eta"]))
     assert [f"| `{key}` |" in page for key in Sweep.model_fields] == [True] * len(Sweep.model_fields)
+
+
+def test_a_base_is_of_the_methods_that_can_have_one() -> None:
+    plan = expanded(recipes=["my-images"], grid={"method": ["guarded", "trades"]}, set={"budget": 0.1})
+    assert [(job.config.method, job.config.base_start) for job in plan] == [("guarded", 0.7), ("trades", None)]
+    plan = expanded(recipes=["my-images"], grid={"base_start": ["none", 0.7]})
+    assert [job.group for job in plan] == ["my-images-base_start-none", "my-images-base_start0.7"]
+    assert [job.config.base_start for job in plan] == [None, 0.7]

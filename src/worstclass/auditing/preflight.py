@@ -13,7 +13,7 @@ from worstclass.data import Images, repeated_images, to_float
 from worstclass.errors import UserError, reason
 from worstclass.evaluation.checks import CHECKED_IMAGES, UNLIKELY, Finding, check_model, some_of
 from worstclass.evaluation.evaluate import as_input
-from worstclass.inputs import check_labels, check_logits
+from worstclass.inputs import check_first_label, check_labels, check_logits
 from worstclass.metrics import per_class_accuracy
 from worstclass.models import Normalized
 from worstclass.names import BLACK_BOX
@@ -66,6 +66,7 @@ def try_model(model: Classifier, images: Images, name: str) -> int:
 
 def check_classes(images: Images, num_classes: int, class_names: Sequence[str] | None, whose: str) -> None:
     """Raise unless labels are among the model's classes, and names as many as those."""
+    check_first_label(images.y, num_classes)
     if class_names is not None and len(class_names) != num_classes:
         raise UserError(f"the model has {num_classes} classes, {whose} {len(class_names)}: they must agree.")
     try:

@@ -52,7 +52,7 @@ def data_command(
         say(f"The {ROWS} smallest of {len(order)} classes.")
     say("+-: half-width of the 95% interval of an accuracy of 50% on the validation images.")
     say("Disputed: training images that a simple classifier assigns to other classes.")
-    notes = split_note(found.counts, valid_fraction) + found.notes
+    notes = source.notes() + split_note(found.counts, valid_fraction) + found.notes
     for line in notes:
         say(f"Note: {line}")
     if not notes:

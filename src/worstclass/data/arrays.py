@@ -15,13 +15,16 @@ LAYOUTS = ("NHWC", "NCHW")
 
 
 def read_npz_names(path: Path) -> tuple[str, ...]:
-    """The file's class names, or the numbers of its classes as names."""
+    """The file's class names, or the numbers of its classes as names: those of its training part, or of its test part
+    where that is all."""
     with Npz(path) as archive:
         if "class_names" in archive.names:
             with clean_errors(f"{path}: class_names"):
                 return check_class_names(archive.read("class_names").reshape(-1).astype(str).tolist(), path)
-        labels = archive.read("y_train")
-    check_labels(labels, labels.size, f"{path}: y_train")  # every class needs an image
+        tested = "y_test" in archive.names and not {"x_train", "y_train"} & {*archive.names}
+        which = "y_test" if tested else "y_train"
+        labels = archive.read(which)
+    check_labels(labels, labels.size, f"{path}: {which}")  # every class needs an image
     return check_class_names([str(k) for k in range(int(labels.max()) + 1)], path)
 
 
@@ -43,6 +46,16 @@ def read_npz(path: Path, part: Literal["train", "test"]) -> Images:
     if len(x) != len(y):
         raise UserError(f"{path}: {len(x)} images in x_{part} but {len(y)} labels in y_{part}.")
     return Images(torch.from_numpy(np.ascontiguousarray(x)), torch.from_numpy(y.astype(np.int64)))
+
+
+def npz_test_shape(path: Path) -> tuple[int, ...] | None:
+    """(C, H, W) of the test images, by the header of x_test alone; None where it is not there."""
+    with Npz(path) as archive:
+        if "x_test" not in archive.names:
+            return None
+        shape, layout = archive.shape("x_test"), _read_layout(archive, path)
+    like = np.broadcast_to(np.uint8(0), shape)  # takes no memory
+    return tuple(channels_first(like, layout, f"{path}: x_test").shape[1:])
 
 
 def _read_layout(archive: Npz, path: Path) -> str | None:

@@ -11,11 +11,16 @@ Part = Literal["train", "test"]
 
 @dataclass(frozen=True)
 class Source:
-    """A data set: its class names, and a reader that touches only the part it is asked for."""
+    """A data set: its class names, and a reader that touches only the part it is asked for.
+
+    `test_shape` is (C, H, W) of the test images where that is known without them, and `notes` say what is not read.
+    """
 
     name: str
     class_names: tuple[str, ...]
     read: Callable[[Part], Images]
+    test_shape: Callable[[], tuple[int, ...] | None] = lambda: None
+    notes: Callable[[], list[str]] = list
 
     @property
     def num_classes(self) -> int:

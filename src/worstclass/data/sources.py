@@ -3,9 +3,9 @@
 from collections.abc import Callable
 from pathlib import Path
 
-from worstclass.data.arrays import read_npz, read_npz_names
+from worstclass.data.arrays import npz_test_shape, read_npz, read_npz_names
 from worstclass.data.cifar import CIFAR10, CIFAR100, ensure_cifar, find_cifar, read_cifar, read_cifar_names
-from worstclass.data.folders import folder_names, read_folder
+from worstclass.data.folders import folder_names, folder_test_shape, left_out, read_folder
 from worstclass.data.libraries import factory_source, hf_source, torchvision_source
 from worstclass.data.source import Source
 from worstclass.names import check_data_name, is_factory
@@ -35,9 +35,17 @@ def open_source(name: str, *, data_dir: Path | str = Path("data"), notify: Notif
     if kind == "torchvision":
         return torchvision_source(name, Path(data_dir))
     if kind == "npz":
-        return Source(name, read_npz_names(Path(path)), lambda part: read_npz(Path(path), part))
+        file = Path(path)
+        return Source(name, read_npz_names(file), lambda part: read_npz(file, part), lambda: npz_test_shape(file))
     if kind == "folder":
-        return Source(name, folder_names(Path(path)), lambda part: read_folder(Path(path), part))
+        root = Path(path)
+        return Source(
+            name,
+            folder_names(root),
+            lambda part: read_folder(root, part),
+            lambda: folder_test_shape(root),
+            lambda: left_out(root),
+        )
     if name == "fashion-mini":
         return Source(name, read_npz_names(FASHION_MINI), lambda part: read_npz(FASHION_MINI, part))
     layout = CIFAR10 if name == "cifar10" else CIFAR100

@@ -10,6 +10,7 @@ from torch import Tensor
 
 from worstclass.data import Images, exact_duplicates, held_out, validation_shift
 from worstclass.data.checks import BLOCK, descriptors, mirror_pairs, quick_predictions
+from worstclass.errors import UserError
 from worstclass.metrics import binomial_interval
 
 FEW = 20  # validation images of a class below which its accuracy is hardly known
@@ -40,6 +41,8 @@ class DataCheck:
 def check_data(parts: Mapping[str, Images], class_names: Sequence[str]) -> DataCheck:
     """Look through the parts `train`, `valid` and `test` of a data set."""
     num_classes = len(class_names)
+    if differing := size_note(parts["train"].x.shape[1:], parts["test"].x.shape[1:]):
+        raise UserError(differing[0])
     counts = {name: images.class_counts(num_classes).tolist() for name, images in parts.items()}
     exact, conflicts = exact_duplicates(parts)
     small = {name: descriptors(images.x) for name, images in parts.items()}
@@ -125,6 +128,24 @@ def split_note(counts: Mapping[str, Sequence[int]], fraction: float) -> list[str
     return [f"{len(pairs)} {plural} out {now} validation images instead of {before} (valid_min)."]
 
 
+def size_note(train: Sequence[int], test: Sequence[int]) -> list[str]:
+    """Test images of another shape (C, H, W) than the training images."""
+    if list(train) == list(test):
+        return []
+    shapes = f"training images are {tuple(train)}, test images {tuple(test)}"
+    return [f"{shapes}: a model of the one cannot be evaluated on the other."]
+
+
+def empty_note(class_names: Sequence[str], counts: Sequence[int], kind: str = "test ") -> list[str]:
+    """Classes without images to judge a model on."""
+    empty = [f"'{name}'" for name, count in zip(class_names, counts, strict=True) if count == 0]
+    if not empty:
+        return []
+    more = f" and {len(empty) - 3} more" if len(empty) > 3 else ""
+    which = f"{', '.join(empty[:3])}{more}"
+    return [f"{len(empty)} of {len(class_names)} classes have no {kind}images ({which}): nothing is known of them."]
+
+
 def copy_note(one: str, other: str, count: int) -> list[str]:
     """Images of a part that are in another too."""
     return [f"{count} {other} images are in the {one} part too: accuracy measured on them is too high."] * (count > 0)
@@ -156,7 +177,7 @@ def _range(values: Sequence[int]) -> str:
 
 def _notes(found: DataCheck, side: int) -> list[str]:
     names, train = found.class_names, found.counts["train"]
-    lines = count_notes(names, found.counts)
+    lines = count_notes(names, found.counts) + empty_note(names, found.counts["test"])
     for (one, other), count in found.exact.items():
         lines += copy_note(one, other, count)
     lines += shift_note(names, found.shift) + mirror_note(names, found.mirrored)

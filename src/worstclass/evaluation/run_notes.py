@@ -1,6 +1,6 @@
 """What to know of a run before its numbers are believed: of its data, of its training, and of its base."""
 
-from worstclass.evaluation.data_check import copy_note, count_notes, mirror_note, shift_note, split_note
+from worstclass.evaluation.data_check import copy_note, count_notes, mirror_note, shift_note, size_note, split_note
 from worstclass.runs.notes import training_notes
 from worstclass.runs.run import Run
 
@@ -13,6 +13,8 @@ def start_notes(run: Run) -> list[str]:
     if not {"train", "valid"} <= set(counts):
         return []
     lines = split_note(counts, run.config.valid_fraction) + count_notes(run.class_names, counts)
+    if shape := run.about.get("test_shape"):
+        lines += size_note([run.about["in_channels"], *run.about["image_size"]], shape)
     copies = run.about.get("valid_in_train", 0)
     if copies > MANY_COPIES * sum(counts["valid"]):
         lines += copy_note("train", "valid", copies)

@@ -25,6 +25,7 @@ from worstclass.evaluation.checks import (
     merge,
     some_of,
 )
+from worstclass.evaluation.data_check import empty_note
 from worstclass.evaluation.evaluate import Notify, as_input, batch_that_fits, evaluate
 from worstclass.evaluation.outcomes import ANY, NATURAL, Outcomes, Progress
 from worstclass.evaluation.schema import CardRecord
@@ -164,10 +165,10 @@ def evaluate_target(
     `natural` is always measured. `base` is the folder of an evaluated vanilla run, for rho in the columns that both
     have; a card has one base, and another replaces it. An earlier evaluation of the same weights on the same images is
     added to; a folder that holds anything else is refused. One that was stopped is continued. `on_note(line)` hears,
-    before anything is attacked, where there will be no rho. The card's findings say what the numbers are worth;
-    `checks` adds those that take attacks of their own, among them one by images made for the model `transfer`. Every
-    process of a `team` calls this with the same arguments; the leader writes, and the others, once they have attacked
-    their part, return an empty card.
+    before anything is attacked, where there will be no rho, and which classes have no images. The card's findings say
+    what the numbers are worth; `checks` adds those that take attacks of their own, among them one by images made for
+    the model `transfer`. Every process of a `team` calls this with the same arguments; the leader writes, and the
+    others, once they have attacked their part, return an empty card.
     """
     out = Path(out)
     about = dict(target.about) | {"eps": target.eps, "norm": target.norm, "seed": seed}
@@ -180,6 +181,10 @@ def evaluate_target(
         lacking = against.lacks(dict.fromkeys([*attacks, *(known.predictions if known else ())]))
         if lacking:
             on_note(f"{base} has not been evaluated under {', '.join(lacking)}: no rho there.")
+    if on_note is not None:
+        counts = target.images.class_counts(len(target.class_names)).tolist()
+        for line in empty_note(target.class_names, counts, ""):
+            on_note(line)
     if transfer:
         _check_transfer(target, transfer)
     model = target.model.to(device).eval()

@@ -12,6 +12,7 @@ from worstclass.config import Config, make_config, read_stored
 from worstclass.data import Images, Source, channel_statistics, long_tail, split_validation, to_float
 from worstclass.errors import UserError
 from worstclass.files import parse_json, read_text
+from worstclass.inputs import check_first_label
 from worstclass.models import Normalized, make_model
 from worstclass.names import RECIPE, check_run_folder, data_runs_code, model_kind, runs_user_code
 from worstclass.records import check_record
@@ -158,6 +159,8 @@ def check_classifier(model: nn.Module, images: Images, num_classes: int, name: s
         raise UserError(f"model '{name}' cannot take images of {shape}: {str(error).splitlines()[0]}.") from error
     finally:
         model.train(mode)
+    if isinstance(logits, Tensor) and logits.dim() == 2:
+        check_first_label(images.y, logits.shape[1])
     if not isinstance(logits, Tensor) or logits.shape != (len(images.x[:2]), num_classes):
         found = tuple(logits.shape) if isinstance(logits, Tensor) else type(logits).__name__
         raise UserError(f"model '{name}' must return logits (B, {num_classes}), not {found} for a batch of two.")

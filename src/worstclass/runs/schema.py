@@ -65,6 +65,7 @@ class RunRecord(Record):
     class_names: ClassNames
     in_channels: Annotated[int, AfterValidator(lambda count: _one_of(count, CHANNELS))]
     image_size: Annotated[list[Annotated[int, Field(gt=0, lt=2**16)]], Field(min_length=2, max_length=2)]
+    test_shape: Annotated[list[Annotated[int, Field(gt=0, lt=2**16)]], Field(min_length=3, max_length=3)] | None = None
     valid_images: Count
     class_counts: dict[str, list[Count]] = Field(default_factory=dict)
     valid_in_train: Count = 0

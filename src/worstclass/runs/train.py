@@ -15,7 +15,7 @@ import torch
 
 from worstclass.compile_cache import CompileCache
 from worstclass.config import Config, to_toml
-from worstclass.data import Images, exact_duplicates, fits, mirror_pairs, open_source, validation_shift
+from worstclass.data import Images, Source, exact_duplicates, fits, mirror_pairs, open_source, validation_shift
 from worstclass.data.sources import Notify
 from worstclass.distributed import ALONE, Team
 from worstclass.errors import UserError
@@ -75,7 +75,7 @@ def train_run(
     on_base: Callable[[], None] | None = None,
     on_fallback: Callable[[str], None] = warnings.warn,
 ) -> Run:
-    """Train, or continue, a run in the folder `out`; only training and validation images are read.
+    """Train, or continue, a run in the folder `out`; of the test part nothing is read but the size of its images.
 
     After each epoch a line is added to the log. Once `checkpoint_minutes` have passed since the last time, and at the
     end, the whole state is saved while training goes on, with the epoch selected so far; each file is replaced
@@ -180,6 +180,7 @@ def _train_one(
         "valid_images": len(valid),
         "class_counts": {part: count.tolist() for part, count in counts.items()},
         **_compare(train, valid, source.num_classes),
+        **_test_shape(source),
         "data_digest": fingerprint(images),
         "versions": versions(),
         "engine": asdict(engine) | _describe_device(torch.device(device)) | {"processes": team.size},
@@ -306,6 +307,15 @@ def _train_one(
             if on_epoch:
                 on_epoch(line)
     return Run(out, config, about)
+
+
+def _test_shape(source: Source) -> dict[str, Any]:
+    """The shape of a test image, where it is known without its pixels; what is wrong with that part is for later."""
+    try:
+        shape = source.test_shape()
+    except UserError:
+        return {}
+    return {} if shape is None else {"test_shape": list(shape)}
 
 
 def _compare(train: Images, valid: Images, num_classes: int) -> dict[str, Any]:

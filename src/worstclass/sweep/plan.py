@@ -117,7 +117,7 @@ def expand(sweep: Sweep, out: Path) -> list[Job]:
         name = "" if recipe is None else Path(recipe).name.removesuffix(".toml")
         values = {} if recipe is None else read_recipe(recipe)
         for point in _points(sweep.grid):
-            here = {**values, **sweep.set, **point}
+            here = merge(values, {**sweep.set, **point})
             swept = {key: value for key, value in point.items() if is_used(key, here, DEFAULTS)}
             same = (recipe, *swept.items())
             if same in jobs:
@@ -156,8 +156,9 @@ def _text(key: str, value: object) -> str:
     if isinstance(value, float):
         radius = show_radius(value) if key == "eps" else ""
         return radius.replace("/", "-") if "/" in radius else repr(value).removesuffix(".0")
-    text = str(value).lower() if isinstance(value, bool) else str(value).rsplit("/", 1)[-1]  # of a path, its end
-    return re.sub(r"[^\w.+-]+", "-", text)
+    if value is None or isinstance(value, bool):
+        return str(value).lower()
+    return re.sub(r"[^\w.+-]+", "-", str(value).rsplit("/", 1)[-1])  # of a path, its end
 
 
 def _check(sweep: Sweep, jobs: Sequence[Job]) -> None:
