@@ -128,6 +128,9 @@ class Config(BaseModel):
     valid_every: Whole = Field(
         1, ge=1, description="validate every n epochs, and after the first and the last; only those can be kept"
     )
+    valid_attack: Literal["pgd", "cw"] = Field(
+        "pgd", description="attack on validation images, on cross-entropy or on the margin: 20 steps of eps/4"
+    )
     imbalance: Annotated[Number, Field(ge=1)] | None = Field(
         None, description="largest over smallest class: training images are thinned to a long tail; left out, all stay"
     )
@@ -331,8 +334,8 @@ class Config(BaseModel):
         return " + ".join(parts + ([] if self.adjust_budget is None else ["adjusted logits"]))
 
     def make_plan(self) -> "Plan":
-        """The schedule; validation is attacked with `validation_pgd`: 20 steps of eps / 4."""
-        from worstclass.attacks import validation_pgd
+        """The schedule, the parts of a step, and the attack that validates."""
+        from worstclass.attacks import validation_cw, validation_pgd
         from worstclass.data import Augment
         from worstclass.training import (
             EMA,
@@ -352,6 +355,7 @@ class Config(BaseModel):
         schedule: Schedule = Piecewise(self.lr_milestones, self.lr_decay)
         if self.schedule != "piecewise":
             schedule = Cosine() if self.schedule == "cosine" else OneCycle(self.lr_peak)
+        validate_with = validation_cw if self.valid_attack == "cw" else validation_pgd
         sgd = SGD(momentum=self.momentum, nesterov=self.nesterov, weight_decay=self.weight_decay)
         averages = {"none": None, "ema": EMA(self.ema_decay), "fawa": FAWA(self.fawa_decay, self.fawa_threshold)}
         steps = (*self.early_attack_steps, self.attack_steps)
@@ -370,7 +374,7 @@ class Config(BaseModel):
             attack_steps=AttackSteps(steps, sizes, self.attack_milestones) if self.early_attack_steps else None,
             valid_every=self.valid_every,
             augment=Augment(crop_padding=self.crop_padding, flip=self.flip),
-            valid_attack=validation_pgd(eps=self.eps, norm=self.norm),
+            valid_attack=validate_with(eps=self.eps, norm=self.norm),
             seed=self.seed,
         )
 

@@ -40,6 +40,7 @@ ATTACK_NAMES = (
     "cw",
     "cw-N",
     "validation-pgd",
+    "validation-cw",
     "apgd-ce",
     "apgd-dlr",
     "apgd-t",

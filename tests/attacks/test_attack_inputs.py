@@ -19,6 +19,7 @@ from worstclass.attacks import (
     make_attack,
     pgd,
     step_ratio,
+    validation_cw,
     validation_pgd,
 )
 from worstclass.errors import UserError
@@ -197,6 +198,8 @@ def test_a_name_is_one_attack() -> None:
         make_attack("validation-pgd", eps=eps) == validation_pgd(eps=eps) == PGD(eps=eps, steps=20, step_size=eps / 4)
     )
     assert validation_pgd(eps=eps) != pgd(20, eps=eps)
+    margin = PGD(eps=eps, steps=20, step_size=eps / 4, loss="cw")
+    assert make_attack("validation-cw", eps=eps) == validation_cw(eps=eps) == margin
 
 
 def test_fewer_steps_are_longer_and_none_is_a_jump() -> None:

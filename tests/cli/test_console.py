@@ -57,15 +57,16 @@ def test_names_are_not_emoji(capsys: pytest.CaptureFixture[str]) -> None:
     assert capsys.readouterr().out == "mydata.py:one:\n"
 
 
-def test_a_line_for_each_epoch(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    config = tiny_config(write_tiny_npz(tmp_path / "tiny.npz"), epochs=2)
+@pytest.mark.parametrize("attack", ["pgd", "cw"])
+def test_a_line_for_each_epoch(attack: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    config = tiny_config(write_tiny_npz(tmp_path / "tiny.npz"), epochs=2, valid_attack=attack)
     train_with_progress(config, tmp_path / "run", device=CPU)
     lines = [line for line in capsys.readouterr().out.splitlines() if "/2  loss" in line]
     assert len(lines) == 2
     for line, record in zip(lines, open_run(tmp_path / "run").log, strict=True):
         weights, accuracy = record["next_class_weights"], record["class_robust_accuracy"]
         assert f"heaviest row {weights.index(max(weights))} {max(weights):.2f}" in line
-        assert f"validation PGD {100 * record['valid']['robust_accuracy']:.1f}" in line
+        assert f"validation {attack.upper()} {100 * record['valid']['robust_accuracy']:.1f}" in line
         assert f"worst {100 * min(accuracy):.1f} row {accuracy.index(min(accuracy))}" in line
         assert epoch_line(record, config, ["row 0", "row 1", "row 2"]) == line
 

@@ -16,12 +16,17 @@ from worstclass.runs.run import open_run
 
 ROOT = Path(__file__).parents[2] / "results"
 FOLDERS = sorted(path.parent for path in ROOT.rglob(CARD))
-FORK = {"epochs": 90, "lr_milestones": [0.93, 0.97], "recalibrate": False}
 EMA = {"average": "ema", "ema_decay": 0.9997}
+FORK = EMA | {"epochs": 90, "lr_milestones": [0.93, 0.97], "recalibrate": False}
+LATER_FORK = EMA | {"epochs": 95, "lr_milestones": [0.85, 0.95]}
+LEVEL = {"dafa_warmup": 1, "dafa_refresh": 0.8, "dafa_part": "valid", "dafa_strength": 1.3, "dafa_level": 0.3}
 CHANGED: dict[str, tuple[str, dict[str, Any]]] = {
     "frl-rwrm-rate-0.05": ("frl-rwrm", {"frl_margin_rate": 0.05}),
-    "dafa-ema-fork": ("dafa", FORK | EMA | {"dafa_warmup": 1}),
-    "guarded-ema-fork": ("guarded", FORK | EMA),
+    "dafa-ema-fork": ("dafa", FORK | {"dafa_warmup": 1}),
+    "dafa-level-ema-fork": ("dafa", LATER_FORK | LEVEL),
+    "wat-ema-fork": ("wat", LATER_FORK),
+    "guarded-ema-fork": ("guarded", FORK),
+    "guarded-ema": ("guarded", EMA | {"guarded_slack": 0.15}),
 }
 COLUMNS = ("natural", "pgd-20", "pgd-100", "cw", "autoattack")
 
@@ -80,6 +85,6 @@ def test_the_numbers_beside_the_page(tmp_path: Path) -> None:
 def test_the_picture_names_every_row() -> None:
     picture, page = (ROOT / "forest.svg").read_text(), (ROOT / "README.md").read_text()
     rows = [line.split("|")[2].strip() for line in page.splitlines() if line.startswith("| AutoAttack |")]
-    assert len(rows) == 12
+    assert len(rows) == 15
     assert all(row in picture for row in rows)
     assert (ROOT / "forest.pdf").read_bytes().startswith(b"%PDF")

@@ -94,6 +94,7 @@ values = st.fixed_dictionaries(
         "flip": st.booleans(),
         "valid_fraction": shares,
         "valid_min": st.integers(0, 10**6),
+        "valid_attack": st.sampled_from(["pgd", "cw"]),
         "eps": shares | st.just(1) | st.just("8/255"),
         "select": st.sampled_from(get_args(Select)),
         "seed": st.integers(0, 2**70),

@@ -100,6 +100,8 @@ def test_the_papers_settings(name: str) -> None:
     rates = [plan.lr_at(epoch) for epoch in (1, 74, 75, 89, 90, 99, 100)]
     assert rates == pytest.approx([0.1, 0.1, 0.01, 0.01, 0.001, 0.001, 0.0001])
     assert plan.valid_attack == PGD(eps=EPS, steps=20, step_size=EPS / 4)
+    margin = config.model_copy(update={"valid_attack": "cw"}).make_plan()
+    assert margin.valid_attack == PGD(eps=EPS, steps=20, step_size=EPS / 4, loss="cw")
     assert plan.augment.crop_padding == 4
     assert plan.augment.flip
     objective = config.make_objective()

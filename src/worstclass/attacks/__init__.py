@@ -1,6 +1,7 @@
 """Attacks: hyper-parameters in the object, data in the call."""
 
 from collections.abc import Callable
+from dataclasses import replace
 from functools import partial
 from typing import get_args
 
@@ -31,6 +32,7 @@ __all__ = [
     "pgd",
     "step_ratio",
     "trades_attack",
+    "validation_cw",
     "validation_pgd",
 ]
 
@@ -66,6 +68,11 @@ def validation_pgd(*, eps: float, norm: Norm = "linf") -> PGD:
     return PGD(eps=eps, steps=20, step_size=check_radius(eps, norm) / 4, norm=norm)
 
 
+def validation_cw(*, eps: float, norm: Norm = "linf") -> PGD:
+    """The same steps on Carlini-Wagner's margin loss: nearer to AutoAttack, and by about as much for every class."""
+    return replace(validation_pgd(eps=eps, norm=norm), loss="cw")
+
+
 def trades_attack(*, eps: float, steps: int = 10, step_size: float | None = None, norm: Norm = "linf") -> PGD:
     """The inner attack of TRADES: ascend KL from x + 0.001 * N(0, 1), by steps of `trades_step(eps)` unless given."""
     step = trades_step(check_radius(eps, norm)) if step_size is None else step_size
@@ -77,6 +84,7 @@ ATTACKS: dict[str, Callable[..., BallAttack]] = {
     "pgd": pgd,
     "cw": cw,
     "validation-pgd": validation_pgd,
+    "validation-cw": validation_cw,
     "apgd-ce": APGD,
     "apgd-dlr": partial(APGD, loss="dlr"),
     "apgd-t": partial(APGD, loss="targeted-dlr"),

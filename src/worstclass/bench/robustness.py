@@ -24,7 +24,7 @@ from worstclass.runs.selection import is_validated
 
 @dataclass(frozen=True)
 class Point:
-    """A validated epoch: seconds until its end, and accuracy under validation PGD."""
+    """A validated epoch: seconds until its end, and validation accuracy under attack."""
 
     epoch: int
     seconds: float
@@ -145,7 +145,7 @@ def draw_front(curves: Sequence[Curve]) -> Figure:
             front = sorted((curve.seconds / 60, 100 * curve.test[attack or ""]["worst"]["value"]) for curve in curves)
             best = list(accumulate((value for _, value in front), max))
             axes.plot([at for at, _ in front], best, "--", color="#999999", drawstyle="steps-post", lw=1, zorder=0)
-        left.set_title("worst class, best validation PGD so far (%)", loc="left", fontsize=10)
+        left.set_title("worst class on validation, best so far (%)", loc="left", fontsize=10)
         for axes in right:
             axes.set_title(f"worst class, {attack_title(attack or '')}, test images (%)", loc="left", fontsize=10)
             axes.set_xlim(0, None)

@@ -165,7 +165,8 @@ def epoch_line(line: dict[str, Any], config: Config, names: Sequence[str]) -> st
     heaviest = max(range(len(names)), key=lambda k: weights[k])
     moving = max(weights) - min(weights) > 1e-6
     measured = (
-        f"natural {percent(valid['natural_accuracy'])}  validation PGD {percent(valid['robust_accuracy'])}, "
+        f"natural {percent(valid['natural_accuracy'])}  "
+        f"validation {config.valid_attack.upper()} {percent(valid['robust_accuracy'])}, "
         f"worst {percent(valid['worst_robust_accuracy'])} {short(names[worst])}"
         + (f", worst tenth {percent(valid['worst_tenth_robust_accuracy'])}" if has_many(len(names)) else "")
     )

@@ -36,7 +36,7 @@ function followTheme(redraw) { // the system's, until the button says otherwise;
 }
 
 const WEAK = ["#D55E00", "#0072B2", "#009E73"];
-const TABLES = [["weights", "class_weights", "class weight", 1], ["accuracies", "class_robust_accuracy", "accuracy under validation PGD (%)", 100]];
+const TABLES = [["weights", "class_weights", "class weight", 1], ["accuracies", "class_robust_accuracy", "validation accuracy under attack (%)", 100]];
 
 function apart(ends, highest) { // so that names do not cover each other
   ends.forEach((d, i) => { d.at = i ? Math.max(d.value, ends[i - 1].at + highest / 16) : d.value; });

@@ -202,7 +202,7 @@ def training(runs: Sequence[tuple[str, Run]]) -> Figure:
             across = left.get_xaxis_transform()
             left.text(kept, 0.02, "kept", transform=across, color="#666666", fontsize=8, ha="right", rotation=90)
             left.set_ylim(0, None)
-            left.set_title(f"{_short(title)}\naccuracy under validation PGD (%)", loc="left")
+            left.set_title(f"{_short(title)}\nvalidation accuracy under attack (%)", loc="left")
             _name_lines(left, epochs[-1], ends)
             weights = np.array([line["class_weights"] for line in log])
             heavy = set(np.argsort(weights[-1])[::-1][:3].tolist()) if np.ptp(weights) > 1e-6 else set()

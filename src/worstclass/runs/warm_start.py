@@ -101,7 +101,8 @@ def fork_state(fork: Fork, state: State, config: Config) -> dict[str, Any]:
     load_part(state.optimizer, section(tensors, "optimizer"))
     if before.method == config.method:
         load_part(state.strategy, section(tensors, "strategy"))
-        if state.valid is not None:  # without one, the next epoch is validated
+        # without a table, the next epoch is validated
+        if state.valid is not None and before.valid_attack == config.valid_attack:
             load_part(state.valid, section(tensors, "valid"))
     if state.average is not None:
         average = section(tensors, "average") if before.average == config.average else {}
