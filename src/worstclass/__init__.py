@@ -74,13 +74,14 @@ if TYPE_CHECKING:
     from worstclass.attacks import PGD, autoattack, make_attack, trades_attack
     from worstclass.auditing.audit import audit
     from worstclass.auditing.result import AuditResult
-    from worstclass.config import Config, load_config
+    from worstclass.config import Config
     from worstclass.data import Augment, Images, open_source, split_validation
     from worstclass.evaluation.evaluate import evaluate
     from worstclass.evaluation.targets import evaluate_target, model_target, run_target
     from worstclass.methods import METHODS, Method
     from worstclass.models import make_model
     from worstclass.objectives import Madry, Natural, Trades
+    from worstclass.recipe import load_config
     from worstclass.report import load_results, write_report
     from worstclass.runs.adjust import adjust_run
     from worstclass.runs.logit_adjustment import adjust_logits
@@ -110,7 +111,8 @@ else:
             "attacks": "PGD autoattack make_attack trades_attack",
             "auditing.audit": "audit",
             "auditing.result": "AuditResult",
-            "config": "Config load_config",
+            "config": "Config",
+            "recipe": "load_config",
             "data": "Augment Images open_source split_validation",
             "evaluation.evaluate": "evaluate",
             "evaluation.targets": "evaluate_target model_target run_target",

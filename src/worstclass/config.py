@@ -1,9 +1,7 @@
-"""One validated, frozen configuration: a flat recipe (TOML), overridden by `key=value` settings."""
+"""One validated, frozen configuration: every key of a recipe, its default and what is allowed."""
 
-import json
 import math
 from collections.abc import Mapping
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal, get_args
 
 from pydantic import (
@@ -12,50 +10,23 @@ from pydantic import (
     BeforeValidator,
     ConfigDict,
     Field,
-    TypeAdapter,
-    ValidationError,
     model_validator,
 )
 
-from worstclass.errors import UserError, unknown
+from worstclass.errors import unknown
 from worstclass.fields import (
     NotNegative,
     Number,
     Positive,
     Share,
     Whole,
-    explain,
-    parse_number,
     refuse_single,
-    validate,
 )
 from worstclass.methods import METHODS, ObjectiveName, check_method
-from worstclass.names import RECIPE, Norm, check_data_name, check_model_name
+from worstclass.names import Norm, check_data_name, check_model_name
 from worstclass.owners import check_owners, is_used
 from worstclass.radius import check_radius, trades_step
-from worstclass.recipe_files import parse_settings, parse_toml, read_recipe, recipe_comment, recipe_names
 from worstclass.tail import has_many
-
-__all__ = [
-    "DEFAULTS",
-    "STARTS",
-    "Config",
-    "differing_keys",
-    "load_config",
-    "make_config",
-    "merge",
-    "parse_number",
-    "parse_settings",
-    "parse_toml",
-    "parse_value",
-    "read_recipe",
-    "read_stored",
-    "recipe_comment",
-    "recipe_names",
-    "stored_recipe",
-    "to_toml",
-    "validate",
-]
 
 if TYPE_CHECKING:  # what needs torch is imported where it is made: a recipe is checked without
     import torch
@@ -235,7 +206,7 @@ class Config(BaseModel):
             if key not in Config.model_fields:
                 raise unknown(f"key of method '{self.method}'", key, Config.model_fields)
         check_owners([key for key in DEFAULTS if key in self.model_fields_set], self.__dict__, DEFAULTS)
-        if self.base_start is not None and not _can_have_base(self.__dict__):
+        if self.base_start is not None and not can_have_base(self.__dict__):
             least = "two epochs or more" if self.epochs < 2 else f"class weights, and method '{self.method}' has none"
             raise ValueError(f"base_start is for a run with {least}: leave it out, or set base_start=none")
         if self.method == "fixed":
@@ -381,62 +352,11 @@ class Config(BaseModel):
 
 DEFAULTS: dict[str, Any] = {key: field.default for key, field in Config.model_fields.items()}
 
-REPLACED: dict[str, Any] = {"valid_min": 0, "recalibrate": False}
-"""What held before a key was there, where that is not its default."""
 
-
-def stored_recipe(values: Mapping[str, Any]) -> dict[str, Any]:
-    """A recipe as a run stored it, with every key that it used: what it lacks is younger than the run, and has the
-    value that it replaced."""
-    return {key: value for key, value in REPLACED.items() if is_used(key, values, DEFAULTS)} | dict(values)
-
-
-def read_stored(folder: Path) -> dict[str, Any]:
-    """The keys of the recipe in a run folder."""
-    return stored_recipe(read_recipe(str(folder / RECIPE)))
-
-
-def make_config(values: Mapping[str, Any], where: str = "") -> Config:
-    """Validate; what is wrong is one line that names the key, the value and what is allowed."""
-    return validate(Config, values, where)
-
-
-def parse_value(key: str, value: object) -> Any:
-    """A value of one key, validated as in a recipe."""
-    if _is_none(key, value):
-        return None
-    field = Config.model_fields[key]
-    kind: Any = Annotated[field.annotation, field]
-    try:
-        return TypeAdapter(kind).validate_python(value)
-    except ValidationError as error:
-        raise UserError(explain(key, error.errors()[0])) from None
-
-
-def _is_none(key: str, value: object) -> bool:
-    """Whether a value is the word for a key that is left out, of those that have no value by default."""
-    return value in (None, "none") and DEFAULTS.get(key, key) is None
-
-
-def _can_have_base(values: Mapping[str, Any]) -> bool:
+def can_have_base(values: Mapping[str, Any]) -> bool:
     """Whether there are class weights to do without, and epochs to do it in; values may not be validated yet."""
     method, epochs = (values.get(key, DEFAULTS[key]) for key in ("method", "epochs"))
     return method not in get_args(ObjectiveName) and not (isinstance(epochs, int) and epochs < 2)
-
-
-def merge(recipe: Mapping[str, Any], settings: Mapping[str, Any]) -> dict[str, Any]:
-    """A recipe's keys under settings. What belonged to a value that they replace, the old method say, is left out; so
-    is a base that they leave no room for, and a key that is set to `none`."""
-    merged = {key: value for key, value in {**recipe, **settings}.items() if not _is_none(key, value)}
-    if settings.keys() & {"method", "epochs"} and "base_start" not in settings and not _can_have_base(merged):
-        merged.pop("base_start", None)
-    lost = {key for key in recipe if is_used(key, recipe, DEFAULTS) and not is_used(key, merged, DEFAULTS)}
-    return {key: value for key, value in merged.items() if key in settings or key not in lost}
-
-
-def load_config(recipe: str, /, **settings: Any) -> Config:
-    """A recipe, by its name or its path, with settings of your own: `load_config("cifar10-resnet18-wat", seed=2)`."""
-    return make_config(merge(read_recipe(recipe), settings), "" if settings else recipe)
 
 
 def differing_keys(*configs: Config) -> list[str]:
@@ -451,17 +371,3 @@ def differing_keys(*configs: Config) -> list[str]:
     for key in STARTS:
         values[key].discard(None)
     return [key for key, found in values.items() if len(found) > 1]
-
-
-def to_toml(config: Config) -> str:
-    """The keys that a configuration uses, as a flat recipe that reads back to an equal configuration."""
-    lines = []
-    for key, value in config.recipe().items():
-        if isinstance(value, bool):
-            text = str(value).lower()
-        elif isinstance(value, str):
-            text = json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")  # TOML's escapes are JSON's
-        else:
-            text = repr(value)
-        lines.append(f"{key} = {text}")
-    return "\n".join(lines) + "\n"

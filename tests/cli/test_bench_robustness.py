@@ -13,10 +13,10 @@ import worstclass.cli.main as cli
 from tiny import tiny_config, write_tiny_npz
 from worstclass.bench import robustness
 from worstclass.bench.robustness import draw_front, read_curve, shared_attack
-from worstclass.config import load_config, make_config, to_toml
 from worstclass.errors import UserError
 from worstclass.evaluation.targets import evaluate_target, run_target
 from worstclass.files import read_json, write_json
+from worstclass.recipe import load_config, make_config, to_toml
 from worstclass.runs.run import Run, open_run
 from worstclass.runs.saver import ABOUT, LOG
 from worstclass.runs.train import train_run

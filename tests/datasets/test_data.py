@@ -13,7 +13,6 @@ from torch import Tensor
 
 from tiny import COLOUR, GREY, picture
 from worstclass import rng
-from worstclass.config import load_config, make_config, parse_toml, recipe_names
 from worstclass.data import (
     Augment,
     Images,
@@ -27,6 +26,7 @@ from worstclass.data import (
 )
 from worstclass.errors import UserError
 from worstclass.evaluation.targets import run_target
+from worstclass.recipe import load_config, make_config, parse_toml, recipe_names
 from worstclass.runs.run import open_run
 from worstclass.runs.train import train_run
 

@@ -15,9 +15,9 @@ from torch.utils.data import DataLoader, TensorDataset
 
 import worstclass
 from scripts import load_script
-from worstclass import config
 from worstclass.cli import main as cli
 from worstclass.methods import METHODS
+from worstclass.recipe import load_config, parse_settings
 
 pytestmark = pytest.mark.fast
 
@@ -106,7 +106,7 @@ def test_commands_in_the_docs_exist() -> None:
         settings = [words[i + 1] for i, word in enumerate(words) if word == "--set"]
         if words[1] == "train" and words[2] != "--resume":
             recipe = words[2] if words[2] != "--fork" else Path(words[3]).name.partition("-seed")[0]
-            config.load_config(recipe, **config.parse_settings(settings))
+            load_config(recipe, **parse_settings(settings))
 
 
 def test_links_lead_somewhere() -> None:

@@ -17,7 +17,7 @@ import torch
 from worstclass import compile_cache
 from worstclass.cli.watched import ready_line
 from worstclass.compile_cache import FOLDER, MAX_FILES, SUFFIX, CompileCache, cache_folder, machine_kind
-from worstclass.config import make_config
+from worstclass.recipe import make_config
 from worstclass.runs.run import Run
 from worstclass.runs.saver import SELECTED
 from worstclass.runs.train import train_run

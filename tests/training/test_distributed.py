@@ -22,10 +22,10 @@ import everything
 import team_models
 from tiny import assert_same_run, put_weights, tiny_config, write_tiny_npz
 from worstclass import methods
-from worstclass.config import make_config, to_toml
 from worstclass.evaluation.outcomes import Outcomes
 from worstclass.evaluation.targets import OUTCOMES, evaluate_target, run_target
 from worstclass.names import RECIPE
+from worstclass.recipe import make_config, to_toml
 from worstclass.runs.run import open_run
 from worstclass.runs.saver import ABOUT, LAST, LOG
 from worstclass.runs.train import train_run

@@ -9,10 +9,10 @@ import typer
 from worstclass.bench.ways import PARTS, PUBLIC, WAYS
 from worstclass.cli.console import print_steps, print_timings, say
 from worstclass.cli.options import AllowCode, DataDir, Device, RunFolder, Search, complete_recipes
-from worstclass.config import load_config, parse_settings
 from worstclass.errors import UserError, choose
 from worstclass.files import write_json
 from worstclass.names import RECIPE, check_model_name, parse_attacks, runs_user_code
+from worstclass.recipe import load_config, parse_settings
 
 FAST = "cifar10-resnet18-fast"
 

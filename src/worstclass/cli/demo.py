@@ -11,9 +11,10 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from worstclass.cli.console import say
-from worstclass.config import Config, make_config, read_recipe, read_stored
+from worstclass.config import Config
 from worstclass.errors import TrainingError
 from worstclass.names import RECIPE
+from worstclass.recipe import make_config, read_recipe, read_stored
 
 RECIPES = ("fashion-mini-trades", "fashion-mini-wat")
 ATTACKS = ("pgd-100", "cw")

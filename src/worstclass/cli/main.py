@@ -27,16 +27,7 @@ from worstclass.cli.options import (
 )
 from worstclass.cli.sweep import sweep
 from worstclass.cli.watch import watch
-from worstclass.config import (
-    Config,
-    load_config,
-    make_config,
-    merge,
-    parse_settings,
-    read_stored,
-    recipe_comment,
-    recipe_names,
-)
+from worstclass.config import Config
 from worstclass.errors import (
     UserError,
     choose,
@@ -44,6 +35,7 @@ from worstclass.errors import (
 from worstclass.files import write_atomic, write_json
 from worstclass.names import VERSION, check_run_folder, runs_user_code, split_fork
 from worstclass.owners import describe_owners
+from worstclass.recipe import load_config, make_config, merge, parse_settings, read_stored, recipe_comment, recipe_names
 from worstclass.reproduce.specs import FIGURES, FORMATS, TABLES
 from worstclass.sweep.plan import RESULTS
 from worstclass.torchrun import team_size

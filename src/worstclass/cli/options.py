@@ -6,10 +6,11 @@ from typing import Annotated
 
 import typer
 
-from worstclass.config import parse_number, recipe_names
 from worstclass.errors import UserError
+from worstclass.fields import parse_number
 from worstclass.names import RECIPE, Norm, check_device_name, check_run_folder
 from worstclass.radius import check_radius
+from worstclass.recipe import recipe_names
 
 PICKLED = (".pt", ".pth", ".ckpt", ".pkl", ".bin")
 

@@ -11,12 +11,12 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 from numpy.typing import NDArray
 
-from worstclass.config import to_toml
 from worstclass.evaluation.checks import load_findings
 from worstclass.evaluation.run_notes import run_notes
 from worstclass.files import write_atomic
 from worstclass.names import VERSION
 from worstclass.radius import show_radii, show_radius
+from worstclass.recipe import to_toml
 from worstclass.report import figures
 from worstclass.report.answer import answers, comparison
 from worstclass.report.epochs import epoch_data

@@ -14,11 +14,12 @@ from torch import Tensor, nn
 
 from worstclass import rng
 from worstclass.attacks import PGD
-from worstclass.config import Config, make_config, merge
+from worstclass.config import Config
 from worstclass.data import Images, to_float
 from worstclass.errors import UserError
 from worstclass.files import write_json
 from worstclass.percentages import percent
+from worstclass.recipe import make_config, merge
 from worstclass.runs.run import Run, build_model
 from worstclass.runs.saver import ABOUT, LAST, SELECTED
 from worstclass.stats import ClassStats

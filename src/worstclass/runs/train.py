@@ -14,13 +14,14 @@ from typing import Any
 import torch
 
 from worstclass.compile_cache import CompileCache
-from worstclass.config import Config, to_toml
+from worstclass.config import Config
 from worstclass.data import Images, Source, exact_duplicates, fits, mirror_pairs, open_source, validation_shift
 from worstclass.data.sources import Notify
 from worstclass.distributed import ALONE, Team
 from worstclass.errors import UserError
 from worstclass.files import locked, write_atomic, write_json
 from worstclass.names import RECIPE
+from worstclass.recipe import to_toml
 from worstclass.runs.adjust import adjust_selected
 from worstclass.runs.base import BASE, base_config, base_epoch, check_base, settle
 from worstclass.runs.finished import is_trained

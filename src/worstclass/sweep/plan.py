@@ -11,23 +11,14 @@ from typing import Any
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationInfo, field_validator, model_validator
 
-from worstclass.config import (
-    DEFAULTS,
-    Config,
-    make_config,
-    merge,
-    parse_toml,
-    parse_value,
-    read_recipe,
-    validate,
-)
+from worstclass.config import DEFAULTS, Config
 from worstclass.errors import UserError, shown, unknown
-from worstclass.fields import Whole
+from worstclass.fields import Whole, validate
 from worstclass.files import read_text
 from worstclass.names import parse_attacks
 from worstclass.owners import describe_owners, is_used
 from worstclass.radius import show_radius
-from worstclass.recipe_files import MAX_RECIPE
+from worstclass.recipe import MAX_RECIPE, make_config, merge, parse_toml, parse_value, read_recipe
 
 RESULTS = "sweep.json"
 LONGEST = 40  # characters of a value in the name of a folder
