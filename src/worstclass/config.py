@@ -135,7 +135,7 @@ class Config(BaseModel):
     guarded_radius: Positive = Field(0.15, description="radius of the KL ball around the base distribution of classes")
     guarded_tilt: Positive = Field(5.0, description="upper bound of the exponent s in p_k ~ b_k exp(s cost_k)")
     guarded_prior: NotNegative = Field(15.0, description="validation images that the estimate from training counts as")
-    guarded_slack: NotNegative = Field(0.1, description="how far validation can raise the cost above that estimate")
+    guarded_slack: NotNegative = Field(0.15, description="how far validation can raise the cost above that estimate")
     guarded_memory: Annotated[Number, Field(ge=0, lt=1)] = Field(
         0.8, description="decay of the average of costs per epoch"
     )

@@ -25,8 +25,8 @@ CHANGED: dict[str, tuple[str, dict[str, Any]]] = {
     "dafa-ema-fork": ("dafa", FORK | {"dafa_warmup": 1}),
     "dafa-level-ema-fork": ("dafa", LATER_FORK | LEVEL),
     "wat-ema-fork": ("wat", LATER_FORK),
-    "guarded-ema-fork": ("guarded", FORK),
-    "guarded-ema": ("guarded", EMA | {"guarded_slack": 0.15}),
+    "guarded-ema-fork": ("guarded", FORK | {"guarded_slack": 0.1}),
+    "guarded-ema": ("guarded", EMA),
 }
 COLUMNS = ("natural", "pgd-20", "pgd-100", "cw", "autoattack")
 

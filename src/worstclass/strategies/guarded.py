@@ -11,7 +11,7 @@ from worstclass.tail import tenth_weights
 from worstclass.types import ClassWeights
 
 HALVINGS = 60
-PRIOR, SLACK = 15.0, 0.1
+PRIOR, SLACK = 15.0, 0.15
 
 
 class Guarded:
