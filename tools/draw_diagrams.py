@@ -41,7 +41,7 @@ LAYERS: tuple[tuple[Room, ...], ...] = (
     (Room("theory", "the paper's theorems on a run"), Room("report", "page, leaderboard, figures, watch")),
     (Room("evaluation", "attack the test images; outcomes, checks, card, seeds"),),
     (Room("runs", "a run on disk: train, resume, select the epoch"),),
-    (Room("recipes", "config, methods, devices, owners", ("config", "methods", "devices", "owners")),),
+    (Room("recipes", "recipe, config, methods, devices, ...", ("recipe", "config", "methods", "devices", "owners")),),
     (Room("training", "one step, the loop, checkpoints, schedules, averages, AWP"),),
     (
         Room("attacks", "PGD, AutoAttack"),
