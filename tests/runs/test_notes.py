@@ -29,6 +29,8 @@ from worstclass.runs.train import describe
 from worstclass.stats import ClassStats
 from worstclass.strategies import WAT, expert_weights
 from worstclass.training import EpochRecord
+from worstclass.training.loop import _frequency
+from worstclass.types import ClassWeights
 
 pytestmark = pytest.mark.fast
 
@@ -60,15 +62,23 @@ def test_the_effective_number_of_classes(shares: list[float]) -> None:
 
 
 def test_what_the_weights_play() -> None:
-    """Weight times share, the mean of both losses; where classes are drawn, times the draws."""
+    """Weight times share, the mean of both losses."""
     share = [0.5, 0.3, 0.2]
     assert distribution(line([1, 1, 1], []), share) == pytest.approx(share)
     assert distribution(line([0.4, 1, 2.5], []), share) == pytest.approx([2 / 10, 3 / 10, 5 / 10])
     both = line([1, 1, 1], [], class_robust_weights=[0.4, 1, 2.5])
     assert distribution(both, share) == pytest.approx([0.35, 0.3, 0.35])
-    drawn = line([1, 1, 1], [], class_sampling=[0.1, 0.1, 0.8])
-    assert distribution(drawn, share) == pytest.approx([0.1, 0.1, 0.8])
     assert distribution(line([0, 0, 0], []), share) == pytest.approx([1 / 3] * 3)
+
+
+@pytest.mark.parametrize("how", ["sampling", "quota"])
+def test_what_the_draws_play(how: str) -> None:
+    """Once: the weights of a log hold them."""
+    share, drawn, ones = torch.tensor([0.5, 0.3, 0.2]), torch.tensor([0.1, 0.1, 0.8]), torch.ones(3)
+    weights, table = ClassWeights.uniform(3, **{how: True}), ClassStats(3)
+    weights.set(**{how: drawn})
+    record = EpochRecord(1, 0.1, 1.0, table, table, weights, _frequency(weights, share), torch.ones(4), {}, ones)
+    assert distribution(describe(record), share) == pytest.approx(drawn.tolist())
 
 
 def test_balancing_lifts_no_class() -> None:

@@ -35,13 +35,12 @@ def counts_of(about: Mapping[str, Any], part: str) -> Floats:
 def distribution(line: Line, share: ArrayLike) -> Floats:
     """What the weights of an epoch play: the share (K,) of each class in what is trained on, summing to 1.
 
-    That is its weight times its share of the images, or of the draws where classes are drawn; the mean of the weights
-    of both losses.
+    That is its weight times its share of the images, the mean of the weights of both losses. Where classes are drawn,
+    the weights of a log hold how often each came.
     """
-    drawn = np.asarray(line.get("class_sampling") or share, dtype=np.float64)
+    own = np.asarray(share, dtype=np.float64)
     parts = [np.array(line.get(key) or line["class_weights"]) for key in ("class_weights", "class_robust_weights")]
-    played = sum((_normalised(np.maximum(weights, 0) * drawn) for weights in parts), np.zeros(len(drawn)))
-    return _normalised(played)
+    return _normalised(sum((_normalised(np.maximum(weights, 0) * own) for weights in parts), np.zeros(len(own))))
 
 
 def effective_classes(played: ArrayLike) -> float:
