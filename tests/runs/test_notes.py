@@ -226,6 +226,19 @@ def test_an_epoch_that_chance_selected() -> None:
     assert training_notes([], about([100, 100], [6, 20]), "worst-accuracy") == {}
 
 
+def test_the_epochs_before_a_fork_are_not_judged() -> None:
+    """Another attack validated them, one under which class 0 had what it has to rise to now."""
+    before = [line([1, 1, 1], [0.35, 0.8, 0.8], epoch=i + 1, selected=i == 0) for i in range(20)]
+    own = [0.05, 0.05, *[0.35] * 8]
+    log = before + [line([6, 1, 1], [a, 0.8, 0.8], epoch=i + 21, selected=i in (0, 2)) for i, a in enumerate(own)]
+    data, fork = about([100] * 3, [20] * 3), {"fork": {"epoch": 20}}
+    assert "unresponsive 0" in training_notes(log, data, "worst-accuracy")
+    forked = training_notes(log, data | fork, "worst-accuracy")
+    assert list(forked) == ["selection"]
+    assert "7 of the other 9 epochs" in forked["selection"]
+    assert training_notes(before, data | fork, "worst-accuracy") == {}
+
+
 def test_the_worst_tenth_is_judged_by_all_its_images() -> None:
     """Of 40 classes one stays at 0; the three next ones rise in the selected epoch, or nowhere."""
     data = about([100] * 40, [20] * 40)

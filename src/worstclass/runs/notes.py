@@ -122,8 +122,10 @@ def training_notes(
     """What is to be said after the last of these epochs, by a key that stays the same while the numbers change.
 
     `about` is run.json, `select` that key of the recipe. `averaged` weights hardly change from epoch to epoch, so that
-    many epochs are as good as the selected one says nothing against it.
+    many epochs are as good as the selected one says nothing against it. The epochs before a fork are another run's: it
+    may have been validated with another attack, and none of them can be selected.
     """
+    log = log[(about.get("fork") or {}).get("epoch", 0) :]
     if not log:
         return {}
     names, share, images = about["class_names"], counts_of(about, "train"), counts_of(about, "valid")

@@ -101,8 +101,7 @@ def fork_state(fork: Fork, state: State, config: Config) -> dict[str, Any]:
     load_part(state.optimizer, section(tensors, "optimizer"))
     if before.method == config.method:
         load_part(state.strategy, section(tensors, "strategy"))
-        # without a table, the next epoch is validated
-        if state.valid is not None and before.valid_attack == config.valid_attack:
+        if state.valid is not None and _validate_alike(before, config):  # without a table, the next epoch is validated
             load_part(state.valid, section(tensors, "valid"))
     if state.average is not None:
         average = section(tensors, "average") if before.average == config.average else {}
@@ -110,6 +109,15 @@ def fork_state(fork: Fork, state: State, config: Config) -> dict[str, Any]:
             load_weights(state.average.model, weights, path)
     state.epoch = fork.epoch
     return {"run": fork.run.folder.name, "epoch": fork.epoch, "weights": digest(weights)}
+
+
+def _validate_alike(one: Config, other: Config) -> bool:
+    """Whether validation measures the same in two runs: under the same attacks, of raw or of averaged weights."""
+    return (
+        one.make_plan().valid_attack == other.make_plan().valid_attack
+        and one.make_objective() == other.make_objective()
+        and one.average == other.average
+    )
 
 
 def log_until(fork: Fork) -> bytes:
