@@ -12,6 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from worstclass.cli.watched import NewNotes
+from worstclass.recipe import make_config
 from worstclass.runs.notes import (
     as_good_as_selected,
     counts_of,
@@ -24,7 +25,7 @@ from worstclass.runs.notes import (
     unresponsive,
     variance,
 )
-from worstclass.runs.run import open_run
+from worstclass.runs.run import Run, open_run
 from worstclass.runs.train import describe
 from worstclass.stats import ClassStats
 from worstclass.strategies import WAT, expert_weights
@@ -141,6 +142,17 @@ def test_each_note_is_said_once() -> None:
     for each in log:
         said += notes.after(each, data)
     assert sorted(note.split(" ")[0] for note in said) == ["'class", "'class", "few", "the"]
+
+
+def test_of_many_classes_worst_is_the_worst_tenth(tmp_path: Path) -> None:
+    """While it trains too, when the recipe that was given left it open."""
+    data, config = about([100] * 40, [20] * 40), make_config({"data": "fashion-mini"})
+    notes, said = NewNotes(config.select), []
+    notes.start(Run(tmp_path, config.for_classes(40), data))
+    for epoch in range(1, 11):
+        said += notes.after(line([1] * 40, [0.0, *[0.2] * 3, *[0.9] * 36], epoch=epoch, selected=epoch == 1), data)
+    assert len(said) == 1
+    assert "by the worst tenth's 80 validation images" in said[0]
 
 
 @pytest.mark.parametrize("recipe", RESULTS, ids=lambda path: path.parent.name)
