@@ -54,6 +54,8 @@ def start_from(config: Config, model: nn.Module, about: Mapping[str, Any], *, al
     run = open_run(Path(config.init))
     if run.about["data_digest"] == about["data_digest"]:
         _check_split(run, config, about)
+    elif run.config.data == config.data:
+        _check_tail(run, config)
     other, epoch = run.load_model("selected", allow_code=allow_code)
     weights = weights_of(other)
     load_weights(model, weights, run.folder / SELECTED)
@@ -84,6 +86,19 @@ def _check_split(run: Run, config: Config, about: Mapping[str, Any]) -> None:
         raise UserError(
             f"{run.folder} was trained with valid_fraction = {before.valid_fraction:g} and valid_min = "
             f"{before.valid_min}, this run has {now.valid_fraction:g} and {now.valid_min}: "
+            "it would be validated on images that were trained on."
+        )
+
+
+def _check_tail(run: Run, config: Config) -> None:
+    """Raise where a run on more images of the same data was trained on those that are held out of fewer now. Of more
+    images than before, the last ones are new where as large a part is held out."""
+    before, now = run.config, config
+    alike = before.valid_fraction == now.valid_fraction and before.valid_min == now.valid_min
+    if before.imbalance != now.imbalance and not (alike and (now.imbalance or 0) < (before.imbalance or 0)):
+        shown = ["none" if each.imbalance is None else f"{each.imbalance:g}" for each in (before, now)]
+        raise UserError(
+            f"{run.folder} was trained with imbalance = {shown[0]}, this run has {shown[1]}: "
             "it would be validated on images that were trained on."
         )
 
