@@ -224,9 +224,9 @@ def test_an_epoch_that_a_resumed_run_is_told_to_keep(data: Path, tmp_path: Path)
     def stop(line: dict[str, Any]) -> None:
         raise KeyboardInterrupt
 
-    for told in ({}, {"resume": True, "keep": (3,)}):
+    for resume, keep in ((False, ()), (True, (3,))):
         with pytest.raises(KeyboardInterrupt):
-            train_run(config, tmp_path / "run", checkpoint_minutes=0, on_epoch=stop, **told)
+            train_run(config, tmp_path / "run", resume=resume, keep=keep, checkpoint_minutes=0, on_epoch=stop)
     train_run(config, tmp_path / "run", resume=True)
     assert load_tensors(tmp_path / "run" / KEPT.format(3))[1]["epoch"] == 3
 
