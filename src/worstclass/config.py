@@ -229,7 +229,8 @@ class Config(BaseModel):
             )
         for key in (*STARTS, "awp_warmup"):
             first = getattr(self, key)
-            if key in self.used_keys and first is not None and first >= self.epochs:
+            epochs = max(self.epochs, 2) if key in STARTS else self.epochs  # 1 of 1 is what a recipe may leave open
+            if key in self.used_keys and first is not None and first >= epochs:
                 raise ValueError(f"{key} = {first} of {self.epochs} epochs: what begins after it never would")
         reach = self.attack_steps * self.step_size
         if self.base_objective != "natural" and reach < self.eps * (1 - 1e-9):  # 7 * 0.1 is not quite 0.7

@@ -13,13 +13,16 @@ import worstclass.cli.main as cli
 from tiny import tiny_config, write_tiny_npz
 from worstclass.bench import robustness
 from worstclass.bench.robustness import draw_front, read_curve, shared_attack
+from worstclass.cli.console import print_curves
 from worstclass.errors import UserError
 from worstclass.evaluation.targets import evaluate_target, run_target
 from worstclass.files import read_json, write_json
+from worstclass.percentages import percent
 from worstclass.recipe import load_config, make_config, to_toml
 from worstclass.runs.run import Run, open_run
 from worstclass.runs.saver import ABOUT, LOG
 from worstclass.runs.train import train_run
+from worstclass.runs.warm_start import parse_fork
 
 RESULTS = Path(__file__).parents[2] / "results"
 
@@ -50,6 +53,27 @@ def test_the_clock_of_a_run(run: Run) -> None:
     )
 
 
+def test_a_fork_has_points_of_its_own(run: Run, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """The time before it counts; the numbers are of another run, here under another attack."""
+    config = make_config(run.config.recipe() | {"epochs": 7, "valid_attack": "cw"})
+    fork = train_run(config, tmp_path / "fork", fork=parse_fork(f"{run.folder}@5"))
+    curve = read_curve(fork.folder)
+    assert [point.epoch for point in curve.points] == [6, 7]
+    assert curve.points[0].seconds > sum(line["seconds"] for line in run.log)
+    print_curves([curve], [])
+    assert "Validation CW %" in " ".join(capsys.readouterr().out.split())
+    print_curves([read_curve(run.folder), curve], [])
+    printed = " ".join(capsys.readouterr().out.split())
+    assert "Validation CW/PGD %" in printed
+    assert f"{percent(curve.kept.average)} CW" in printed
+    legend = draw_front([read_curve(run.folder), curve]).legends[0].get_texts()
+    assert [text.get_text().rpartition(" ")[2] for text in legend] == ["(PGD)", "(CW)"]
+    log = fork.folder / LOG
+    log.write_text("".join(f"{line}\n" for line in log.read_text().splitlines()[:5]))
+    with pytest.raises(UserError, match="no selected weights"):
+        read_curve(fork.folder)
+
+
 def test_a_base_and_a_resumed_run_take_their_time_too(tmp_path: Path) -> None:
     data = write_tiny_npz(tmp_path / "tiny.npz")
     run = train_run(tiny_config(data, epochs=3, base_start=0.4), tmp_path / "run")
@@ -72,7 +96,8 @@ def test_shipped_runs_and_runs_without_test_images_can_be_drawn(run: Run) -> Non
     assert shared_attack(shipped) == "autoattack"
     for curve in shipped:
         assert all(one.seconds < other.seconds for one, other in pairwise(curve.points))
-        assert (curve.prepare is None) == ("fork" not in curve.name)  # those of before: nobody took the time
+        timed = "fork" in curve.name or "guarded" in curve.name  # of those of before nobody took the time
+        assert (curve.prepare is not None) == timed
     assert len(draw_front(shipped).axes) == 2
     own = read_curve(run.folder)
     assert shared_attack([*shipped, own]) is None

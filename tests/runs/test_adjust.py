@@ -14,7 +14,7 @@ from worstclass.cli.evaluate import weights_line
 from worstclass.errors import UserError
 from worstclass.evaluation.run_notes import run_notes
 from worstclass.evaluation.targets import evaluate_target, run_target
-from worstclass.recipe import load_config
+from worstclass.recipe import load_config, make_config
 from worstclass.report import load_results
 from worstclass.report.paper import printed
 from worstclass.reproduce.rows import rows_of
@@ -121,6 +121,10 @@ def test_refusals(lopsided: Run, adjusted: Run, data: Path, tmp_path: Path) -> N
         adjust_run(adjusted, tmp_path / "twice")
     with pytest.raises(UserError, match="is not an empty folder"):
         adjust_run(lopsided, adjusted.folder)
+    other = write_tiny_npz(tmp_path / "other.npz", seed=1)
+    moved = make_config(lopsided.config.recipe() | {"data": f"npz:{other}"})
+    with pytest.raises(UserError, match="was trained on other images than npz:"):
+        adjust_run(Run(lopsided.folder, moved, lopsided.about), tmp_path / "moved")
     unfinished = shutil.copytree(lopsided.folder, tmp_path / "run")
     (unfinished / LAST).unlink()
     with pytest.raises(UserError, match="is not trained to its end: worstclass train --resume"):

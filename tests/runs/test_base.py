@@ -247,6 +247,13 @@ def test_the_recipe_of_a_base(data: Path, objective: str, method: str) -> None:
     assert {key: getattr(base, key) for key in kept} == {key: getattr(config, key) for key in kept}
 
 
+def test_a_base_is_attacked_in_the_same_steps(data: Path) -> None:
+    """Those of frl-rwrm are longer: as many of the default length would not reach the radius."""
+    config = config_of(data, method="frl-rwrm", attack_steps=4, attack_step_size=None)
+    assert base_config(config).make_objective() == config.make_objective()
+    assert base_config(config_of(data, attack_step_size=None, attack_steps=10)).attack_step_size is None
+
+
 def test_the_command_ends_with_a_sentence(
     data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

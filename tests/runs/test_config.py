@@ -223,6 +223,7 @@ def test_a_method_begins_in_short_runs_too(method: str, key: str, starts: tuple[
         config = make_config({"method": method, "epochs": epochs})
         assert getattr(config.from_epoch(0), key) == start
         assert getattr(config.from_epoch(70), key) == 1
+        assert make_config(config.from_epoch(0).recipe()) == config.from_epoch(0)  # a run can be opened again
         assert differing_keys(config, config.from_epoch(0)) == []
     said = make_config({"method": method, key: 3})
     assert said.from_epoch(70) == said

@@ -12,6 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from worstclass.cli.watched import NewNotes
+from worstclass.recipe import make_config
 from worstclass.runs.notes import (
     as_good_as_selected,
     counts_of,
@@ -24,11 +25,13 @@ from worstclass.runs.notes import (
     unresponsive,
     variance,
 )
-from worstclass.runs.run import open_run
+from worstclass.runs.run import Run, open_run
 from worstclass.runs.train import describe
 from worstclass.stats import ClassStats
 from worstclass.strategies import WAT, expert_weights
 from worstclass.training import EpochRecord
+from worstclass.training.loop import _frequency
+from worstclass.types import ClassWeights
 
 pytestmark = pytest.mark.fast
 
@@ -60,15 +63,23 @@ def test_the_effective_number_of_classes(shares: list[float]) -> None:
 
 
 def test_what_the_weights_play() -> None:
-    """Weight times share, the mean of both losses; where classes are drawn, times the draws."""
+    """Weight times share, the mean of both losses."""
     share = [0.5, 0.3, 0.2]
     assert distribution(line([1, 1, 1], []), share) == pytest.approx(share)
     assert distribution(line([0.4, 1, 2.5], []), share) == pytest.approx([2 / 10, 3 / 10, 5 / 10])
     both = line([1, 1, 1], [], class_robust_weights=[0.4, 1, 2.5])
     assert distribution(both, share) == pytest.approx([0.35, 0.3, 0.35])
-    drawn = line([1, 1, 1], [], class_sampling=[0.1, 0.1, 0.8])
-    assert distribution(drawn, share) == pytest.approx([0.1, 0.1, 0.8])
     assert distribution(line([0, 0, 0], []), share) == pytest.approx([1 / 3] * 3)
+
+
+@pytest.mark.parametrize("how", ["sampling", "quota"])
+def test_what_the_draws_play(how: str) -> None:
+    """Once: the weights of a log hold them."""
+    share, drawn, ones = torch.tensor([0.5, 0.3, 0.2]), torch.tensor([0.1, 0.1, 0.8]), torch.ones(3)
+    weights, table = ClassWeights.uniform(3, **{how: True}), ClassStats(3)
+    weights.set(**{how: drawn})
+    record = EpochRecord(1, 0.1, 1.0, table, table, weights, _frequency(weights, share), torch.ones(4), {}, ones)
+    assert distribution(describe(record), share) == pytest.approx(drawn.tolist())
 
 
 def test_balancing_lifts_no_class() -> None:
@@ -131,6 +142,17 @@ def test_each_note_is_said_once() -> None:
     for each in log:
         said += notes.after(each, data)
     assert sorted(note.split(" ")[0] for note in said) == ["'class", "'class", "few", "the"]
+
+
+def test_of_many_classes_worst_is_the_worst_tenth(tmp_path: Path) -> None:
+    """While it trains too, when the recipe that was given left it open."""
+    data, config = about([100] * 40, [20] * 40), make_config({"data": "fashion-mini"})
+    notes, said = NewNotes(config.select), []
+    notes.start(Run(tmp_path, config.for_classes(40), data))
+    for epoch in range(1, 11):
+        said += notes.after(line([1] * 40, [0.0, *[0.2] * 3, *[0.9] * 36], epoch=epoch, selected=epoch == 1), data)
+    assert len(said) == 1
+    assert "by the worst tenth's 80 validation images" in said[0]
 
 
 @pytest.mark.parametrize("recipe", RESULTS, ids=lambda path: path.parent.name)
@@ -214,6 +236,19 @@ def test_an_epoch_that_chance_selected() -> None:
     assert training_notes(log, about([100, 100], [6, 20]), "average") == {}
     assert training_notes(log[:9], about([100, 100], [6, 20]), "worst-accuracy") == {}  # too early to say
     assert training_notes([], about([100, 100], [6, 20]), "worst-accuracy") == {}
+
+
+def test_the_epochs_before_a_fork_are_not_judged() -> None:
+    """Another attack validated them, one under which class 0 had what it has to rise to now."""
+    before = [line([1, 1, 1], [0.35, 0.8, 0.8], epoch=i + 1, selected=i == 0) for i in range(20)]
+    own = [0.05, 0.05, *[0.35] * 8]
+    log = before + [line([6, 1, 1], [a, 0.8, 0.8], epoch=i + 21, selected=i in (0, 2)) for i, a in enumerate(own)]
+    data, fork = about([100] * 3, [20] * 3), {"fork": {"epoch": 20}}
+    assert "unresponsive 0" in training_notes(log, data, "worst-accuracy")
+    forked = training_notes(log, data | fork, "worst-accuracy")
+    assert list(forked) == ["selection"]
+    assert "7 of the other 9 epochs" in forked["selection"]
+    assert training_notes(before, data | fork, "worst-accuracy") == {}
 
 
 def test_the_worst_tenth_is_judged_by_all_its_images() -> None:

@@ -217,6 +217,20 @@ def test_an_epoch_is_kept_before_the_run_goes_on_from_it(data: Path, tmp_path: P
     assert [load_tensors(tmp_path / "run" / KEPT.format(epoch))[1]["epoch"] for epoch in (1, 2)] == [1, 2]
 
 
+def test_an_epoch_that_a_resumed_run_is_told_to_keep(data: Path, tmp_path: Path) -> None:
+    """Though it is stopped once more before that epoch, and told nothing then."""
+    config = tiny_config(data, epochs=3)
+
+    def stop(line: dict[str, Any]) -> None:
+        raise KeyboardInterrupt
+
+    for resume, keep in ((False, ()), (True, (3,))):
+        with pytest.raises(KeyboardInterrupt):
+            train_run(config, tmp_path / "run", resume=resume, keep=keep, checkpoint_minutes=0, on_epoch=stop)
+    train_run(config, tmp_path / "run", resume=True)
+    assert load_tensors(tmp_path / "run" / KEPT.format(3))[1]["epoch"] == 3
+
+
 def test_the_file_of_a_kept_epoch_is_older_than_its_checkpoint(
     data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -15,6 +15,7 @@ from worstclass.runs.run import Run
 from worstclass.runs.saver import KEPT
 from worstclass.runs.train import train_run
 from worstclass.runs.warm_start import parse_fork
+from worstclass.training.checkpoint import load_tensors
 
 
 @pytest.fixture(scope="module")
@@ -96,7 +97,23 @@ def test_starts_that_cannot_be(parent: Run, data: Path, tmp_path: Path) -> None:
     refused("not a run", start(tmp_path / "nowhere"), tmp_path / "a")
     refused("another architecture", start(parent.folder, model="wrn10-1"), tmp_path / "b")
     refused("validated on images that were trained on", start(parent.folder, valid_fraction=0.4), tmp_path / "c")
-    refused("epoch 9 cannot be kept: the run has 3", tiny_config(data), tmp_path / "d", keep=(1, 9))
+    tail = r"trained with imbalance = none, this run has 2: it would be validated on images that were trained on"
+    refused(tail, start(parent.folder, imbalance=2), tmp_path / "e")
+    thin = train_run(tiny_config(data, epochs=1, imbalance=2), tmp_path / "thin")
+    train_run(start(thin.folder, epochs=1), tmp_path / "whole")  # of more images, the last ones are new
+    refused("imbalance = 2, this run has none", start(thin.folder, valid_fraction=0.6), tmp_path / "f")
+
+
+def test_epochs_that_cannot_be_kept(data: Path, tmp_path: Path) -> None:
+    """Those that are past are no file any more, and are not left out without a word."""
+    refused("epoch 9 cannot be kept: the run has 3", tiny_config(data), tmp_path / "late", keep=(1, 9))
+    run = train_run(tiny_config(data, epochs=2), tmp_path / "run")
+    config, fork = tiny_config(data, epochs=3), parse_fork(f"{run.folder}@2")
+    refused("epoch 1 cannot be kept: the run goes on from epoch 2", config, tmp_path / "fork", fork=fork, keep=(1, 3))
+    with pytest.raises(UserError, match="epoch 1 cannot be kept: the run goes on from epoch 2"):
+        train_run(run.config, run.folder, resume=True, keep=(1,))
+    train_run(run.config, run.folder, resume=True, keep=(2,))
+    assert load_tensors(run.folder / KEPT.format(2))[1]["epoch"] == 2
 
 
 @pytest.mark.parametrize("text", ["run", "run@", "run@0", "run@-1", "run@last", "@3"])

@@ -280,6 +280,8 @@ def test_bad_counts(counts: Any, words: str) -> None:
 def test_bad_settings() -> None:
     with pytest.raises(UserError, match="Did you mean 'radius'"):
         wc.ClassGuard([1, 2], radios=0.1)
+    with pytest.raises(UserError, match="unknown setting 'sample'"):  # it would weigh nothing
+        wc.ClassGuard([1, 2], sample=True)
     for value in (-0.1, math.nan, math.inf, "wide", None):
         with pytest.raises(UserError, match="radius must be a number"):
             wc.ClassGuard([1, 2], radius=value)  # type: ignore[arg-type]

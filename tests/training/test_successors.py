@@ -360,6 +360,7 @@ def test_csr() -> None:
 
 def test_csr_without_errors_or_diagonal() -> None:
     assert pair_weights(torch.eye(K)).tolist() == torch.ones(K, K).tolist()
+    assert pair_weights(torch.ones(K, K)).tolist() == torch.ones(K, K).tolist()  # and not rounding, stretched
     weights = pair_weights(torch.rand(K, K, generator=torch.Generator().manual_seed(0)), diagonal=False)
     assert weights.diagonal().tolist() == pytest.approx([0.01] * K)
 

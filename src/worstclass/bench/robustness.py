@@ -38,7 +38,8 @@ class Curve:
     """A run by the clock.
 
     `seconds` are all of it; of them `prepare` went to compiling and capturing, and `process`, known where the process
-    was timed from outside, to all that the run itself does not time: imports, the last checkpoint, the exit. `test` has
+    was timed from outside, to all that the run itself does not time: imports, the last checkpoint, the exit. `points`
+    are validated with the attack `valid_attack`; of a fork they are its own, those before it another run's. `test` has
     average and worst class on the test images by attack, where they were attacked.
     """
 
@@ -49,6 +50,7 @@ class Curve:
     prepare: float | None
     process: float | None
     points: list[Point]
+    valid_attack: str
     test: dict[str, dict[str, Any]]
 
     @property
@@ -72,7 +74,7 @@ def read_curve(folder: Path, wall: float | None = None) -> Curve:
     run did not time is then counted as its start."""
     run = open_run(folder)
     log = run.log if (folder / LOG).is_file() else []
-    if not any(line["selected"] for line in log):
+    if not any(line["selected"] for line in log[run.fork or 0 :]):
         raise UserError(f"{folder} has no selected weights yet: no epoch has ended.")
     starts = _starts(run)
     start, spent = sum(each["seconds"] for each in starts), [line["seconds"] for line in log]
@@ -89,7 +91,7 @@ def read_curve(folder: Path, wall: float | None = None) -> Curve:
             line["selected"],
         )
         for line, end in zip(log, ends, strict=True)
-        if is_validated(line)
+        if is_validated(line) and line["epoch"] > (run.fork or 0)
     ]
     columns = load_card(folder)["columns"] if (folder / CARD).is_file() else {}
     return Curve(
@@ -100,6 +102,7 @@ def read_curve(folder: Path, wall: float | None = None) -> Curve:
         prepare=sum(each["prepare_seconds"] for each in starts) if starts else None,
         process=process,
         points=points,
+        valid_attack=run.config.valid_attack,
         test={name: {key: column[key] for key in ("average", "worst")} for name, column in columns.items()},
     )
 
@@ -127,6 +130,8 @@ def draw_front(curves: Sequence[Curve]) -> Figure:
     """The worst class by the clock: on the left the best validation so far, on the right the test images under the
     strongest attack that all runs have, where they have one; dashed: the best until then."""
     attack, names = shared_attack(curves), _short_names([curve.name for curve in curves])
+    if len({curve.valid_attack for curve in curves}) > 1:
+        names = [f"{name} ({curve.valid_attack.upper()})" for name, curve in zip(names, curves, strict=True)]
     with matplotlib.rc_context(STYLE):
         figure = Figure(figsize=(11, 3.8) if attack else (7, 3.8), layout="constrained")
         left, *right = figure.subplots(1, 2 if attack else 1, squeeze=False)[0]

@@ -112,11 +112,14 @@ def print_curves(curves: "Sequence[Curve]", trained: "Sequence[Curve]") -> None:
         print_wide(table)
     attack = shared_attack(curves)
     tested = [f"{attack_title(attack)}, test %", "Worst class %"] if attack else []
-    table = Table("", "Seconds", "Compile s", "Kept epoch", "Validation PGD %", "Worst class %", *tested)
+    kinds = {curve.valid_attack.upper() for curve in curves}
+    measured = f"Validation {'/'.join(sorted(kinds))} %"
+    table = Table("", "Seconds", "Compile s", "Kept epoch", measured, "Worst class %", *tested)
     for curve in curves:
         kept, compiled = curve.kept, "" if curve.prepare is None else f"{curve.prepare:.1f}"
         cells = [curve.name, f"{curve.seconds:.1f}", compiled, f"{kept.epoch}"]
-        cells += [percent(kept.average), percent(kept.worst)]
+        attacked = f" {curve.valid_attack.upper()}" if len(kinds) > 1 else ""
+        cells += [percent(kept.average) + attacked, percent(kept.worst) + attacked]
         cells += [percent(curve.test[attack][key]["value"]) for key in ("average", "worst")] if attack else []
         table.add_row(*(Text(visible(cell)) for cell in cells))
     print_wide(table)

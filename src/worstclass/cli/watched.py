@@ -139,7 +139,8 @@ class NewNotes:
         self._said: set[str] = set()
 
     def start(self, run: Run) -> None:
-        """Of a run that goes on: what its log said before was said."""
+        """Take what `select` means there. Of a run that goes on: what its log said before was said."""
+        self._select = run.config.select
         self._log = run.log if (run.folder / LOG).is_file() else []
         self._said = set(self._notes(run.about))
 

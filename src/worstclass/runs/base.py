@@ -19,6 +19,7 @@ from worstclass.data import Images, to_float
 from worstclass.errors import UserError
 from worstclass.files import write_json
 from worstclass.percentages import percent
+from worstclass.radius import trades_step
 from worstclass.recipe import make_config, merge
 from worstclass.runs.run import Run, build_model
 from worstclass.runs.saver import ABOUT, LAST, SELECTED
@@ -53,9 +54,11 @@ def check_base(config: Config, fork_epoch: int) -> None:
 
 
 def base_config(config: Config) -> Config:
-    """The same recipe without class weights."""
+    """The same recipe without class weights; its attack is the same even where the method has a step of its own."""
     left_out = ("base_start", "budget", "ship", "adjust_budget")
     values = {key: value for key, value in config.recipe().items() if key not in left_out}
+    if "attack_step_size" in config.used_keys and config.step_size != trades_step(config.eps):
+        values["attack_step_size"] = config.step_size
     return make_config(merge(values, {"method": config.base_objective}))
 
 

@@ -35,13 +35,12 @@ def counts_of(about: Mapping[str, Any], part: str) -> Floats:
 def distribution(line: Line, share: ArrayLike) -> Floats:
     """What the weights of an epoch play: the share (K,) of each class in what is trained on, summing to 1.
 
-    That is its weight times its share of the images, or of the draws where classes are drawn; the mean of the weights
-    of both losses.
+    That is its weight times its share of the images, the mean of the weights of both losses. Where classes are drawn,
+    the weights of a log hold how often each came.
     """
-    drawn = np.asarray(line.get("class_sampling") or share, dtype=np.float64)
+    own = np.asarray(share, dtype=np.float64)
     parts = [np.array(line.get(key) or line["class_weights"]) for key in ("class_weights", "class_robust_weights")]
-    played = sum((_normalised(np.maximum(weights, 0) * drawn) for weights in parts), np.zeros(len(drawn)))
-    return _normalised(played)
+    return _normalised(sum((_normalised(np.maximum(weights, 0) * own) for weights in parts), np.zeros(len(own))))
 
 
 def effective_classes(played: ArrayLike) -> float:
@@ -123,8 +122,10 @@ def training_notes(
     """What is to be said after the last of these epochs, by a key that stays the same while the numbers change.
 
     `about` is run.json, `select` that key of the recipe. `averaged` weights hardly change from epoch to epoch, so that
-    many epochs are as good as the selected one says nothing against it.
+    many epochs are as good as the selected one says nothing against it. The epochs before a fork are another run's: it
+    may have been validated with another attack, and none of them can be selected.
     """
+    log = log[(about.get("fork") or {}).get("epoch", 0) :]
     if not log:
         return {}
     names, share, images = about["class_names"], counts_of(about, "train"), counts_of(about, "valid")

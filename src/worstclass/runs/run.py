@@ -104,11 +104,14 @@ def split(config: Config, source: Source, images: Images) -> tuple[Images, Image
 
 
 def valid_images(run: Run, source: Source) -> Images:
-    """The images that a run was validated with."""
-    _, images = split(run.config, source, training_images(run.config, source))
+    """The images that a run was validated with; of other data there are none."""
+    given = training_images(run.config, source)
+    _, images = split(run.config, source, given)
     held_out = run.about["valid_images"]
     if len(images) != held_out:
         raise UserError(f"{run.folder} was validated on {held_out} images; {run.config.data} gives {len(images)} here.")
+    if fingerprint(given) != run.about["data_digest"]:
+        raise UserError(f"{run.folder} was trained on other images than {run.config.data} has here.")
     return images
 
 

@@ -36,7 +36,7 @@ from worstclass.runs.run import (
     split,
     training_images,
 )
-from worstclass.runs.saver import ABOUT, LAST, LOG, Saver, read_about
+from worstclass.runs.saver import ABOUT, KEPT, LAST, LOG, Saver, read_about
 from worstclass.runs.selection import is_validated, selection_score
 from worstclass.runs.warm_start import Fork, check_fork, fork_state, log_until, start_from
 from worstclass.strategies.hedge import class_costs
@@ -197,6 +197,8 @@ def _train_one(
     late = max(keep, default=0)
     if late > config.epochs:
         raise UserError(f"epoch {late} cannot be kept: the run has {config.epochs}.")
+    if fork:
+        _refuse_past(keep, fork.epoch)
     continued = fork is not None or (resume and (out / LAST).is_file())
     if config.init and team.leads and not continued:
         about["init"] = start_from(config, model, about, allow_code=allow_code)
@@ -223,7 +225,14 @@ def _train_one(
             now = about
             about = saver.restore(about)
             about.setdefault("class_counts", now["class_counts"])  # of the same data, split the same way
+            asked = {*keep} - {*about.get("keep", [])}
+            asked = {epoch for epoch in asked if not (out / KEPT.format(epoch)).is_file()}
+            if state.epoch in asked and not state.step:  # its end was loaded just now
+                saver.keep()
+                asked.remove(state.epoch)
+            _refuse_past(asked, state.epoch)
             keep = {*keep, *about.get("keep", [])}
+            about |= {"keep": sorted(keep)} if keep else {}
             before = [about, *about.get("resumed", [])][-1]["engine"].get("processes", 1)
             if before != team.size:
                 on_fallback(f"{before} process(es) trained this run, {team.size} go on: the same run but for rounding.")
@@ -378,6 +387,13 @@ def _refuse_folder(out: Path) -> None:
         raise UserError(f"{out} holds a run already: continue it with `--resume {out}`, or choose another --out.")
     if out.exists() and (not out.is_dir() or any(not _left_by_a_kill(entry.name) for entry in out.iterdir())):
         raise UserError(f"{out} is in use for something else; choose another --out.")
+
+
+def _refuse_past(keep: Collection[int], epoch: int) -> None:
+    """Raise if an epoch is to be kept that a run, which goes on from this one, does not make."""
+    early = min(keep, default=epoch + 1)
+    if early <= epoch:
+        raise UserError(f"epoch {early} cannot be kept: the run goes on from epoch {epoch}.")
 
 
 def _left_by_a_kill(name: str) -> bool:

@@ -54,6 +54,8 @@ def start_from(config: Config, model: nn.Module, about: Mapping[str, Any], *, al
     run = open_run(Path(config.init))
     if run.about["data_digest"] == about["data_digest"]:
         _check_split(run, config, about)
+    elif run.config.data == config.data:
+        _check_tail(run, config)
     other, epoch = run.load_model("selected", allow_code=allow_code)
     weights = weights_of(other)
     load_weights(model, weights, run.folder / SELECTED)
@@ -88,6 +90,19 @@ def _check_split(run: Run, config: Config, about: Mapping[str, Any]) -> None:
         )
 
 
+def _check_tail(run: Run, config: Config) -> None:
+    """Raise where a run on more images of the same data was trained on those that are held out of fewer now. Of more
+    images than before, the last ones are new where as large a part is held out."""
+    before, now = run.config, config
+    alike = before.valid_fraction == now.valid_fraction and before.valid_min == now.valid_min
+    if before.imbalance != now.imbalance and not (alike and (now.imbalance or 0) < (before.imbalance or 0)):
+        shown = ["none" if each.imbalance is None else f"{each.imbalance:g}" for each in (before, now)]
+        raise UserError(
+            f"{run.folder} was trained with imbalance = {shown[0]}, this run has {shown[1]}: "
+            "it would be validated on images that were trained on."
+        )
+
+
 def fork_state(fork: Fork, state: State, config: Config) -> dict[str, Any]:
     """Put an epoch of a run into a state: weights, optimizer, and the average where both have the same. The strategy
     goes on where the method is the same, and starts anew where it is another; so does an optimizer of another kind.
@@ -101,8 +116,7 @@ def fork_state(fork: Fork, state: State, config: Config) -> dict[str, Any]:
     load_part(state.optimizer, section(tensors, "optimizer"))
     if before.method == config.method:
         load_part(state.strategy, section(tensors, "strategy"))
-        # without a table, the next epoch is validated
-        if state.valid is not None and before.valid_attack == config.valid_attack:
+        if state.valid is not None and _validate_alike(before, config):  # without a table, the next epoch is validated
             load_part(state.valid, section(tensors, "valid"))
     if state.average is not None:
         average = section(tensors, "average") if before.average == config.average else {}
@@ -110,6 +124,15 @@ def fork_state(fork: Fork, state: State, config: Config) -> dict[str, Any]:
             load_weights(state.average.model, weights, path)
     state.epoch = fork.epoch
     return {"run": fork.run.folder.name, "epoch": fork.epoch, "weights": digest(weights)}
+
+
+def _validate_alike(one: Config, other: Config) -> bool:
+    """Whether validation measures the same in two runs: under the same attacks, of raw or of averaged weights."""
+    return (
+        one.make_plan().valid_attack == other.make_plan().valid_attack
+        and one.make_objective() == other.make_objective()
+        and one.average == other.average
+    )
 
 
 def log_until(fork: Fork) -> bytes:

@@ -64,4 +64,6 @@ def pair_weights(counts: Tensor, *, diagonal: bool = True) -> Tensor:
     if not diagonal:
         outer.fill_diagonal_(float(outer.min()))
     low, high = outer.min(), outer.max()
+    if high - low < 1e-9:  # all pairs alike: what is left is rounding
+        return torch.ones_like(errors)
     return 0.01 + 2 * (outer - low) / (high - low)

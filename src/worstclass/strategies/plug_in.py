@@ -105,7 +105,7 @@ class ClassGuard:
     `logits.argmax(1) == y`, on attacked inputs if those are what must hold. With it a group that fails on held-out
     samples alone is told from one that training can mend. Without it a group's training error is taken to be its
     held-out error, shrunk towards the mean over groups as `PRIOR` samples would: few samples still say little, but
-    nothing is withheld from a group that cannot be mended. `settings` are those of `Guarded`.
+    nothing is withheld from a group that cannot be mended. `settings` are those of `Guarded`, but for `sample`.
     """
 
     def __init__(self, class_counts: Counts, **settings: float) -> None:
@@ -194,8 +194,8 @@ def _counts(class_counts: Any) -> Tensor:
 
 
 def _check_settings(settings: dict[str, Any]) -> None:
-    """Raise unless these are settings of `Guarded`, each finite and not negative."""
-    _, *allowed = inspect.signature(Guarded).parameters
+    """Raise unless these are settings of `Guarded` for weights, each finite and not negative."""
+    _, *allowed = (name for name in inspect.signature(Guarded).parameters if name != "sample")  # losses have no draws
     for name, value in settings.items():
         choose("setting", name, allowed)
         if not isinstance(value, int | float) or not math.isfinite(value) or value < 0:
