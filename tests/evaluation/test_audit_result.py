@@ -4,6 +4,7 @@ import importlib
 import json
 import sys
 import types
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -91,6 +92,19 @@ def test_the_strongest_of_attacks_without_a_rank_leaves_the_least(images: Images
     for attacks in (["pgd-5", "pgd-1"], ["pgd-1", "pgd-5"]):
         found = wc.audit(model, (images.x, images.y), EPS, attacks=attacks, checks=False)
         assert found.average.value == min(found.under(name)[0].value for name in found.card["columns"])
+
+
+def test_an_attack_that_leaves_less_than_a_ranked_one_is_the_strongest(result: AuditResult) -> None:
+    """Square on masked gradients, which PGD does not see; what AutoAttack leaves comes first all the same."""
+
+    def strongest(**left: float) -> str:
+        columns = {name.replace("_", "-"): {"average": {"value": value}} for name, value in left.items()}
+        return replace(result, card={**result.card, "columns": columns}).attack
+
+    assert strongest(natural=0.9, pgd_20=0.7, square=0.2) == "square"
+    assert strongest(natural=0.9, pgd_100=0.6, cw=0.5, pgd_20=0.7) == "cw"
+    assert strongest(natural=0.9, pgd_20=0.0, apgd_t=0.0, square=0.0) == "apgd-t"
+    assert strongest(natural=0.9, pgd_20=0.4, autoattack=0.41) == "autoattack"
 
 
 def test_per_class_is_a_frame_where_pandas_is_there(result: AuditResult, monkeypatch: pytest.MonkeyPatch) -> None:
