@@ -284,6 +284,29 @@ def test_wrong_arguments_are_refused_in_a_line(images: Images, model: SmallCNN, 
         wc.audit(load_cnn("robust_cnn", 10), data, attacks="natural")
 
 
+class Buffers(nn.Module):
+    """Weights that are buffers, behind a whole number for a parameter."""
+
+    def __init__(self, model: Linear, dtype: torch.dtype) -> None:
+        super().__init__()
+        self.number = nn.Parameter(torch.tensor(3), requires_grad=False)
+        self.register_buffer("weight", next(model.parameters()).detach().to(dtype))
+
+    def forward(self, x: Tensor) -> Tensor:
+        weight = self.get_buffer("weight")
+        return x.flatten(1) @ weight.T
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_the_precision_is_that_of_any_floats_of_a_model(dtype: torch.dtype) -> None:
+    linear, x, y = known_batch(30, 3)
+    model = Buffers(linear, dtype).eval()
+    y = model(x.to(dtype)).argmax(1)
+    for mean, std in ((None, None), (0.0, 1.0)):
+        found = wc.audit(model, (x, y), EPS, attacks="pgd-2", checks=False, mean=mean, std=std)
+        assert found.under("natural")[0].value == 1
+
+
 # --- the folder ---
 
 

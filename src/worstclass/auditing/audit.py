@@ -36,6 +36,7 @@ from worstclass.evaluation.targets import (
     rename_classes,
 )
 from worstclass.execution import Precision
+from worstclass.inputs import tensor_of
 from worstclass.models import Normalized
 from worstclass.names import parse_attacks
 from worstclass.radius import check_radius
@@ -220,7 +221,8 @@ def with_normalisation(model: nn.Module, mean: Numbers | None, std: Numbers | No
         raise UserError(f"std must be above 0, not {both[1]}.")
     if max(both[1]) > 1 or max(map(abs, both[0])) > 1:
         raise UserError(f"mean {both[0]} and std {both[1]} are of images in 0..255: divide them by 255.")
-    return standardised(model, both[0], both[1], next(model.parameters(), torch.zeros(())))
+    own = tensor_of(model)
+    return standardised(model, both[0], both[1], torch.zeros(()) if own is None else own)
 
 
 def _limited(limit: int | None) -> dict[str, int]:
