@@ -90,9 +90,9 @@ def audit(
     images = read.images.to("cpu")
     with evaluation_mode(model):
         num_classes = try_model(with_normalisation(model, mean, std, images.x.shape[1]), images, "the model")
-    whose = f"{read.name} has" if class_names is None else "class_names has"
-    known = read.class_names if class_names is None else check_class_names(list(class_names), "class_names")
-    check_classes(images, num_classes, known, whose)
+    given, whose = (read.class_names, read.name) if class_names is None else (class_names, "class_names")
+    known = None if given is None else check_class_names(list(given), whose)
+    check_classes(images, num_classes, known, f"{whose} has")
     about = {
         "model": type(model).__name__ if name is None else name,
         "architecture": hashlib.sha256(re.sub(r" at 0x[0-9a-f]+", "", repr(model)).encode()).hexdigest()[:16],
@@ -102,9 +102,8 @@ def audit(
         "weights": digest(weights_of(model)),
         **beside(name or ""),
     }
-    target = Target(
-        model, images, known or tuple(map(str, range(num_classes))), float(eps), norm, about | _limited(limit)
-    )
+    names_shown = known or tuple(map(str, range(num_classes)))
+    target = Target(model, images, names_shown, float(eps), norm, about | _limited(limit), notes=read.notes)
     return audit_target(
         normalised(target, mean, std),
         names,
@@ -140,6 +139,8 @@ def audit_target(
         notes.append(line)
         on_note(line)
 
+    for unread in target.notes:
+        note(unread)
     if any(module.training for module in model.modules()):
         note(TRAINING)
     check_black_box(model, names, str(target.about.get("model", "")))
