@@ -144,6 +144,17 @@ def test_results_are_compared_image_by_image(result: AuditResult, images: Images
         result.compare(elsewhere)
 
 
+def test_a_radius_is_the_same_however_it_is_rounded(result: AuditResult) -> None:
+    for factor, same in ((1 + 1e-8, True), (1 + 1e-4, False)):
+        about = {**result.card["about"], "eps": factor * result.card["about"]["eps"]}
+        other = replace(result, card={**result.card, "about": about})
+        if same:
+            assert list(result.compare(other).columns) == list(result.card["columns"])
+        else:
+            with pytest.raises(UserError, match="with another eps"):
+                result.compare(other)
+
+
 def test_a_result_plots_saves_and_reports(result: AuditResult, tmp_path: Path) -> None:
     figure = result.plot()
     assert figure.axes[0].get_title(loc="left").startswith("PGD-5: accuracy of each class")

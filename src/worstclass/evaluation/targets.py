@@ -34,7 +34,7 @@ from worstclass.files import locked, read_json, write_json
 from worstclass.models import make_model
 from worstclass.models.robustbench import published
 from worstclass.names import BLACK_BOX, RECIPE
-from worstclass.radius import show_radius
+from worstclass.radius import same_radius, show_radius
 from worstclass.records import check_record
 from worstclass.runs.run import Run, check_classifier, fingerprint, refuse_script, valid_images
 from worstclass.training.checkpoint import digest, load_tensors, load_weights, weights_of
@@ -312,7 +312,7 @@ def _merge_cards(before: Mapping[str, Any], card: dict[str, Any], unchanged: Seq
 def check_comparable(about: Mapping[str, Any], other: Mapping[str, Any], name: str) -> None:
     """Raise unless two evaluations are of the same images under the same attacks."""
     for key, what in (("images", "on other images"), ("eps", "with another eps"), ("norm", "in another norm")):
-        if about.get(key) != other.get(key):
+        if about.get(key) != other.get(key) and not (key == "eps" and same_radius(about["eps"], other["eps"])):
             shown = {"eps": lambda each: show_radius(each["eps"]), "norm": lambda each: str(each["norm"])}.get(key)
             values = f" ({shown(other)}, not {shown(about)})" if shown else ""
             raise UserError(f"{name} was evaluated {what}{values}: it cannot be compared with.")
