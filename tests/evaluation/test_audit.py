@@ -218,8 +218,9 @@ def test_a_sampler_of_some_images_is_used_as_it_is(images: Images) -> None:
 
 
 def test_an_empty_batch_is_refused(data: str, model: SmallCNN) -> None:
-    with pytest.raises(UserError, match="batch_size must be at least 1, not 0"):
-        wc.audit(model, data, 0.05, batch_size=0)
+    for size in (0, 7.5):
+        with pytest.raises(UserError, match=f"batch_size must be a whole number, at least 1, not {size}"):
+            wc.audit(model, data, 0.05, batch_size=size)  # type: ignore[arg-type]
 
 
 def test_labels_are_the_second_tensor(images: Images) -> None:

@@ -132,8 +132,8 @@ def audit_target(
 ) -> AuditResult:
     """The same for a target: a run of ours, or a model that a factory built."""
     names, model, notes = attack_names(attacks), target.model, []
-    if batch_size is not None and batch_size < 1:
-        raise UserError(f"batch_size must be at least 1, not {batch_size}.")
+    if batch_size is not None and not (isinstance(batch_size, int) and batch_size >= 1):
+        raise UserError(f"batch_size must be a whole number, at least 1, not {shown(batch_size)}.")
 
     def note(line: str) -> None:
         notes.append(line)
