@@ -10,7 +10,7 @@ from contextvars import ContextVar
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from worstclass.errors import UserError
 from worstclass.radius import too_wide
@@ -37,6 +37,27 @@ def values_known() -> Iterator[None]:
 def known() -> bool:
     """Whether values have been looked at."""
     return _known.get()
+
+
+def tensor_of(model: nn.Module) -> Tensor | None:
+    """A tensor of a model that shows its device and its precision: the first of floats, of its parameters or else of
+    its buffers. None where it has none."""
+    return next((each for each in (*model.parameters(), *model.buffers()) if each.is_floating_point()), None)
+
+
+@contextmanager
+def kept_as_is(x: Tensor, name: str) -> Iterator[None]:
+    """Raise if the body, a forward of the model `name`, writes into its images, be it the values they had."""
+    before, writes = x.clone(), None if x.is_inference() else x._version
+    yield
+    if not torch.equal(x, before) or (writes is not None and x._version != writes):
+        raise UserError(f"{name} changes its input in place: normalise with x = (x - mean) / std, not with x.sub_().")
+
+
+def refuse_frozen(model: nn.Module) -> None:
+    """Raise for a frozen TorchScript module: its weights are constants, which nothing can tell apart or move."""
+    if not all(hasattr(module, "training") for module in model.modules()):
+        raise UserError("the model is frozen TorchScript, without weights: give the module as it was before.")
 
 
 def check_images(x: Any, *, values: bool = True) -> None:

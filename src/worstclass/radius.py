@@ -21,6 +21,11 @@ def show_radius(eps: float) -> str:
     return f"{eps:.4g}"
 
 
+def same_radius(one: float, other: float) -> bool:
+    """Whether two radii differ by no more than rounding: 8/255 and 0.031372549 are one."""
+    return math.isclose(one, other, rel_tol=1e-6)
+
+
 def show_radii(text: str) -> str:
     """A text such as an attack's `repr`, with the radius of every `eps=...` in it written by `show_radius`."""
     return re.sub(r"\beps=([0-9.]+(?:e-?[0-9]+)?)", lambda found: f"eps={show_radius(float(found[1]))}", text)

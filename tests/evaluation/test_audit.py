@@ -10,7 +10,16 @@ import pytest
 import torch
 from PIL import Image
 from torch import Tensor, nn
-from torch.utils.data import DataLoader, Dataset, IterableDataset, Subset, TensorDataset, WeightedRandomSampler
+from torch.utils.data import (
+    DataLoader,
+    Dataset,
+    IterableDataset,
+    RandomSampler,
+    SequentialSampler,
+    Subset,
+    TensorDataset,
+    WeightedRandomSampler,
+)
 
 import worstclass as wc
 from oracles import Linear, interior_batch, smallest_margin, unchanged
@@ -111,6 +120,17 @@ class Items(Dataset[Any]):
         return self.convert(self.images.x[index]), int(self.images.y[index])
 
 
+class Batches(Items):
+    """Each item is a batch: a DataLoader makes none of its own."""
+
+    def __len__(self) -> int:
+        return len(self.images) // 10
+
+    def __getitem__(self, index: int) -> tuple[Any, Any]:
+        rows = slice(10 * index, 10 * index + 10)
+        return to_float(self.images.x[rows]), self.images.y[rows]
+
+
 class Stream(IterableDataset[Any]):
     def __init__(self, images: Images) -> None:
         self.images = images
@@ -137,6 +157,7 @@ KINDS: dict[str, Any] = {
         Items(images, to_float), batch_size=7, shuffle=True, drop_last=True
     ),
     "DataLoader of a stream": lambda images: DataLoader(Stream(images), batch_size=7),
+    "DataLoader of batches": lambda images: DataLoader(Batches(images, None), batch_size=None),
     "Subset": lambda images: Subset(Items(images, to_float), range(len(images))),
 }
 
@@ -185,9 +206,21 @@ def test_random_test_images_are_refused(sampler: bool, images: Images, model: Sm
         wc.audit(model, DataLoader(data, 8, sampler=drawn) if sampler else data, 0.05, attacks="natural")
 
 
+def test_a_sampler_of_some_images_is_used_as_it_is(images: Images) -> None:
+    """Those of torch draw each image once only where they are left as they are."""
+    data = TensorDataset(images.x, images.y)
+    some = RandomSampler(data, num_samples=20), SequentialSampler(images.y[:20]), RandomSampler(data, replacement=True)
+    for sampler, size in zip(some, (20, 20, len(images)), strict=True):
+        read = read_data(DataLoader(data, 8, sampler=sampler)).images
+        assert len(read) == size
+        assert torch.equal(read.x, images.x[:20]) == isinstance(sampler, SequentialSampler)
+        assert not torch.equal(read.y, images.y)
+
+
 def test_an_empty_batch_is_refused(data: str, model: SmallCNN) -> None:
-    with pytest.raises(UserError, match="batch_size must be at least 1, not 0"):
-        wc.audit(model, data, 0.05, batch_size=0)
+    for size in (0, 7.5):
+        with pytest.raises(UserError, match=f"batch_size must be a whole number, at least 1, not {size}"):
+            wc.audit(model, data, 0.05, batch_size=size)  # type: ignore[arg-type]
 
 
 def test_labels_are_the_second_tensor(images: Images) -> None:
@@ -229,6 +262,15 @@ def test_a_sample_is_drawn_by_class() -> None:
             stratified_rows(labels, limit, 0)
 
 
+class Named(Items):
+    def __getitem__(self, index: int) -> tuple[Any, Any]:
+        return self.images.x[index], "cat"
+
+
+class Renamed(Items):
+    classes = ("crane", "cat", "crane")
+
+
 REFUSED: dict[str, tuple[Any, str]] = {
     "normalised": (lambda i: (4 * to_float(i.x) - 2, i.y), r"lie in \[0, 1\], these lie in -.*mean= and std= of audit"),
     "normalised loader": (
@@ -239,6 +281,9 @@ REFUSED: dict[str, tuple[Any, str]] = {
     "labels": (lambda i: (i.x, i.y + 1), r"labels lie in 1..3, expected 0..2: the model has 3 logits"),
     "negative labels": (lambda i: (i.x, i.y - 1), r"labels lie in -1..1"),
     "one-hot": (lambda i: (i.x, nn.functional.one_hot(i.y)), "one-hot labels are y.argmax"),
+    "names of classes": (lambda i: [(x, "cat") for x in i.x], "must be whole numbers, not 'cat'"),
+    "a batch of names": (lambda i: DataLoader(Named(i, to_float), 2), r"must be whole numbers, not \('cat', 'cat'"),
+    "one name twice": (lambda i: Renamed(i, to_float), "Renamed: two classes have the same name"),
     "no images": (lambda i: (i.x[:0], i.y[:0]), "there are no images"),
     "empty": (lambda i: [], "the data set is empty"),
     "dictionaries": (lambda i: [{"image": 1}], r"must be \(image, label\), not dict"),
@@ -268,6 +313,9 @@ def test_wrong_arguments_are_refused_in_a_line(images: Images, model: SmallCNN, 
         ({"attacks": [3]}, "attacks are names"),
         ({"class_names": ["a", "b"]}, "the model has 3 classes, class_names has 2"),
         ({"class_names": ["a", "b", "b"]}, "two classes have the same name"),
+        ({"class_names": [0, 1, 2]}, "class_names: 0 is not a class name"),
+        ({"seed": -1}, "seed must be a whole number from 0 on, not -1"),
+        ({"seed": np.int64(1)}, "seed must be a whole number"),
         ({"mean": 0.5}, "std is missing"),
         ({"mean": [0.5, 0.5], "std": 0.5}, "mean has 2 numbers, images have 1 channels"),
         ({"mean": 0.5, "std": 0.0}, "std must be above 0"),
@@ -282,6 +330,40 @@ def test_wrong_arguments_are_refused_in_a_line(images: Images, model: SmallCNN, 
         wc.audit(lambda x: x, pair)  # type: ignore[arg-type]
     with pytest.raises(UserError, match=r"the model has 10 classes, npz:.* has 3"):
         wc.audit(load_cnn("robust_cnn", 10), data, attacks="natural")
+
+
+class Buffers(nn.Module):
+    """Weights that are buffers, behind a whole number for a parameter."""
+
+    def __init__(self, model: Linear, dtype: torch.dtype) -> None:
+        super().__init__()
+        self.number = nn.Parameter(torch.tensor(3), requires_grad=False)
+        self.register_buffer("weight", next(model.parameters()).detach().to(dtype))
+
+    def forward(self, x: Tensor) -> Tensor:
+        weight = self.get_buffer("weight")
+        return x.flatten(1) @ weight.T
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_the_precision_is_that_of_any_floats_of_a_model(dtype: torch.dtype) -> None:
+    linear, x, y = known_batch(30, 3)
+    model = Buffers(linear, dtype).eval()
+    y = model(x.to(dtype)).argmax(1)
+    for mean, std in ((None, None), (0.0, 1.0)):
+        found = wc.audit(model, (x, y), EPS, attacks="pgd-2", checks=False, mean=mean, std=std)
+        assert found.under("natural")[0].value == 1
+
+
+def test_what_a_folder_of_images_leaves_out_is_noted(tmp_path: Path, model: SmallCNN, images: Images) -> None:
+    for place in range(6):
+        own = tmp_path / "test" / str(place % 3)
+        own.mkdir(parents=True, exist_ok=True)
+        Image.fromarray(images.x[place, 0].numpy()).save(own / f"{place}.png")
+    (own / "more.tif").touch()
+    found = wc.audit(model, f"folder:{tmp_path}", EPS, attacks="natural", checks=False, on_note=lambda line: None)
+    assert len(found.outcomes.labels) == 6
+    assert "are left out: 2/more.tif" in found.notes[0]
 
 
 # --- the folder ---

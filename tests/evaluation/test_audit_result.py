@@ -4,6 +4,7 @@ import importlib
 import json
 import sys
 import types
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -93,6 +94,19 @@ def test_the_strongest_of_attacks_without_a_rank_leaves_the_least(images: Images
         assert found.average.value == min(found.under(name)[0].value for name in found.card["columns"])
 
 
+def test_an_attack_that_leaves_less_than_a_ranked_one_is_the_strongest(result: AuditResult) -> None:
+    """Square on masked gradients, which PGD does not see; what AutoAttack leaves comes first all the same."""
+
+    def strongest(**left: float) -> str:
+        columns = {name.replace("_", "-"): {"average": {"value": value}} for name, value in left.items()}
+        return replace(result, card={**result.card, "columns": columns}).attack
+
+    assert strongest(natural=0.9, pgd_20=0.7, square=0.2) == "square"
+    assert strongest(natural=0.9, pgd_100=0.6, cw=0.5, pgd_20=0.7) == "cw"
+    assert strongest(natural=0.9, pgd_20=0.0, apgd_t=0.0, square=0.0) == "apgd-t"
+    assert strongest(natural=0.9, pgd_20=0.4, autoattack=0.41) == "autoattack"
+
+
 def test_per_class_is_a_frame_where_pandas_is_there(result: AuditResult, monkeypatch: pytest.MonkeyPatch) -> None:
     find = importlib.util.find_spec
     monkeypatch.setattr(
@@ -128,6 +142,17 @@ def test_results_are_compared_image_by_image(result: AuditResult, images: Images
     elsewhere = wc.audit(other, (images.x, images.y), 0.1, **options)
     with pytest.raises(UserError, match="with another eps"):
         result.compare(elsewhere)
+
+
+def test_a_radius_is_the_same_however_it_is_rounded(result: AuditResult) -> None:
+    for factor, same in ((1 + 1e-8, True), (1 + 1e-4, False)):
+        about = {**result.card["about"], "eps": factor * result.card["about"]["eps"]}
+        other = replace(result, card={**result.card, "about": about})
+        if same:
+            assert list(result.compare(other).columns) == list(result.card["columns"])
+        else:
+            with pytest.raises(UserError, match="with another eps"):
+                result.compare(other)
 
 
 def test_a_result_plots_saves_and_reports(result: AuditResult, tmp_path: Path) -> None:

@@ -21,6 +21,13 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Run:
     return tiny_run(tmp_path_factory.mktemp("evaluate"))
 
 
+def test_outcomes_hold_as_many_classes_as_there_are(tmp_path: Path) -> None:
+    labels = np.array([0, 2**15, 70_000])
+    Outcomes(labels, {"natural": labels[::-1]}).save(tmp_path / "o.npz")
+    found = Outcomes.load(tmp_path / "o.npz")
+    assert found.labels.tolist() == labels.tolist() == found.predictions["natural"].tolist()[::-1]
+
+
 def test_outcomes_refuse_other_files(tmp_path: Path) -> None:
     np.savez(tmp_path / "x.npz", a=np.zeros(3))
     with pytest.raises(UserError, match="no labels"):

@@ -48,6 +48,18 @@ def test_torchscript_needs_consent_and_has_gradients(here: Path) -> None:
     assert result.average.value == pytest.approx(expected.average.value, abs=0.05)
 
 
+def test_frozen_torchscript_is_refused_in_a_line(here: Path) -> None:
+    """Its weights are constants: two files of one name could not be told apart."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        frozen = torch.jit.freeze(torch.jit.trace(load_cnn("tiny_cnn", 3), X))
+        torch.jit.save(frozen, "frozen.pt")
+    with pytest.raises(UserError, match="the model is frozen TorchScript"):
+        target("torchscript:frozen.pt", allow_code=True)
+    with pytest.raises(UserError, match="the model is frozen TorchScript"):
+        audit(frozen, "npz:tiny.npz", 0.05, attacks="natural")
+
+
 class BlackBox(nn.Module):
     """A model without gradients, as an ONNX file is one."""
 

@@ -17,6 +17,7 @@ from worstclass.data import Images, open_source, to_float
 from worstclass.errors import UserError
 from worstclass.evaluation.evaluate import Event
 from worstclass.models import Normalized, SmallCNN
+from worstclass.runs.run import check_classifier
 
 EPS = 0.05
 
@@ -43,9 +44,21 @@ class InPlace(Wrapped):
         return self.logits(x.sub_(0.1))
 
 
-def test_a_model_that_writes_into_its_input_is_told_so(model: SmallCNN, images: Images) -> None:
+class Clips(Wrapped):
+    """Writes what is there already."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.logits(x.clamp_(0, 1))
+
+
+@pytest.mark.parametrize("kind", [InPlace, Clips])
+def test_a_model_that_writes_into_its_input_is_told_so(kind: type[Wrapped], model: SmallCNN, images: Images) -> None:
+    """By whichever way it comes."""
+    odd = kind(model).eval()
     with pytest.raises(UserError, match="the model changes its input in place"):
-        wc.audit(InPlace(model).eval(), (images.x, images.y), EPS, attacks="natural")
+        wc.audit(odd, (images.x, images.y), EPS, attacks="natural")
+    with pytest.raises(UserError, match=r"model 'odd.py:make' changes its input in place"):
+        check_classifier(odd, Images(to_float(images.x), images.y), 3, "odd.py:make")
 
 
 # --- preflight ---

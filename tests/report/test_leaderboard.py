@@ -113,6 +113,16 @@ def test_an_attack_that_some_runs_lack_has_rows_for_the_others() -> None:
     base_lacks = group_results(load_results([folders[2], folders[0]], folders[2]), ["cw"])
     assert "against_base" not in base_lacks[1].columns["cw"]
     assert [row[1] for row in leaderboard_rows(base_lacks, ["cw"])] == ["TRADES"]
+    assert "TRADES" in render_leaderboard(base_lacks, ["cw"], "text")
+
+
+def test_an_attack_that_no_method_has_for_all_seeds_is_an_error(tmp_path: Path) -> None:
+    shutil.copytree(FOLDERS[1], lacking := tmp_path / "wat-seed1")
+    found = Outcomes.load(lacking / "outcomes.npz")
+    Outcomes(found.labels, {"natural": found.predictions["natural"]}).save(lacking / "outcomes.npz")
+    other = ROOT / "cifar10-resnet18-wat-seed2"
+    with pytest.raises(UserError, match="no method has all of its seeds evaluated under cw"):
+        app(["leaderboard", str(lacking), str(other), "--attack", "cw"], standalone_mode=False)
 
 
 def test_what_is_not_like_the_base_is_said_with_and_without_seeds(tmp_path: Path) -> None:

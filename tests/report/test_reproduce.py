@@ -14,6 +14,7 @@ import pytest
 from tiny import SEED, tiny_config, tiny_run, write_tiny_npz
 from worstclass.cli.main import app
 from worstclass.errors import UserError
+from worstclass.evaluation.outcomes import Outcomes
 from worstclass.evaluation.targets import evaluate_target, run_target
 from worstclass.report.paper import reported
 from worstclass.reproduce import FIGURES, FORMATS, TABLES, draw_figure, make_table, render
@@ -223,6 +224,15 @@ def test_bars_are_drawn_from_the_cards(runs: dict[str, Path]) -> None:
         classes = json.loads((folder / "card.json").read_text())["columns"]["pgd-20"]["classes"]
         bars: list[Any] = list(axes.patches)
         assert np.allclose([bar.get_height() for bar in bars], [100 * c["value"] for c in classes])
+
+
+def test_a_class_without_images_is_not_the_weakest(runs: dict[str, Path], tmp_path: Path) -> None:
+    shutil.copytree(runs["trades"], folder := tmp_path / "trades")
+    found = Outcomes.load(folder / "outcomes.npz")
+    kept = found.labels != 0
+    Outcomes(found.labels[kept], {n: each[kept] for n, each in found.predictions.items()}).save(folder / "outcomes.npz")
+    figure, _ = draw_figure("figure2", [folder])
+    assert "nan" not in figure.axes[1].get_title(loc="left")
 
 
 def test_the_weight_of_a_class(runs: dict[str, Path], tmp_path: Path) -> None:

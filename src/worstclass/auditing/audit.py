@@ -36,6 +36,7 @@ from worstclass.evaluation.targets import (
     rename_classes,
 )
 from worstclass.execution import Precision
+from worstclass.inputs import tensor_of
 from worstclass.models import Normalized
 from worstclass.names import parse_attacks
 from worstclass.radius import check_radius
@@ -89,9 +90,9 @@ def audit(
     images = read.images.to("cpu")
     with evaluation_mode(model):
         num_classes = try_model(with_normalisation(model, mean, std, images.x.shape[1]), images, "the model")
-    whose = f"{read.name} has" if class_names is None else "class_names has"
-    known = read.class_names if class_names is None else check_class_names(list(class_names), "class_names")
-    check_classes(images, num_classes, known, whose)
+    given, whose = (read.class_names, read.name) if class_names is None else (class_names, "class_names")
+    known = None if given is None else check_class_names(list(given), whose)
+    check_classes(images, num_classes, known, f"{whose} has")
     about = {
         "model": type(model).__name__ if name is None else name,
         "architecture": hashlib.sha256(re.sub(r" at 0x[0-9a-f]+", "", repr(model)).encode()).hexdigest()[:16],
@@ -101,9 +102,8 @@ def audit(
         "weights": digest(weights_of(model)),
         **beside(name or ""),
     }
-    target = Target(
-        model, images, known or tuple(map(str, range(num_classes))), float(eps), norm, about | _limited(limit)
-    )
+    names_shown = known or tuple(map(str, range(num_classes)))
+    target = Target(model, images, names_shown, float(eps), norm, about | _limited(limit), notes=read.notes)
     return audit_target(
         normalised(target, mean, std),
         names,
@@ -132,13 +132,15 @@ def audit_target(
 ) -> AuditResult:
     """The same for a target: a run of ours, or a model that a factory built."""
     names, model, notes = attack_names(attacks), target.model, []
-    if batch_size is not None and batch_size < 1:
-        raise UserError(f"batch_size must be at least 1, not {batch_size}.")
+    if batch_size is not None and not (isinstance(batch_size, int) and batch_size >= 1):
+        raise UserError(f"batch_size must be a whole number, at least 1, not {shown(batch_size)}.")
 
     def note(line: str) -> None:
         notes.append(line)
         on_note(line)
 
+    for unread in target.notes:
+        note(unread)
     if any(module.training for module in model.modules()):
         note(TRAINING)
     check_black_box(model, names, str(target.about.get("model", "")))
@@ -220,7 +222,8 @@ def with_normalisation(model: nn.Module, mean: Numbers | None, std: Numbers | No
         raise UserError(f"std must be above 0, not {both[1]}.")
     if max(both[1]) > 1 or max(map(abs, both[0])) > 1:
         raise UserError(f"mean {both[0]} and std {both[1]} are of images in 0..255: divide them by 255.")
-    return standardised(model, both[0], both[1], next(model.parameters(), torch.zeros(())))
+    own = tensor_of(model)
+    return standardised(model, both[0], both[1], torch.zeros(()) if own is None else own)
 
 
 def _limited(limit: int | None) -> dict[str, int]:

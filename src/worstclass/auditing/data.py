@@ -1,7 +1,7 @@
 """Whatever people hold their test images in, as `Images`: a name, tensors, arrays, a Dataset, a DataLoader."""
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -21,11 +21,12 @@ KINDS = "a name such as 'cifar10', a pair (images, labels), a Dataset or a DataL
 
 @dataclass(frozen=True)
 class AuditData:
-    """Images, what they are called, and their class names where the data know them."""
+    """Images, what they are called, their class names where the data know them, and what was not read."""
 
     images: Images
     name: str
     class_names: tuple[str, ...] | None = None
+    notes: tuple[str, ...] = ()
 
 
 def read_data(data: Any, *, limit: int | None = None, seed: int = 0, data_dir: Path = Path("data")) -> AuditData:
@@ -33,11 +34,14 @@ def read_data(data: Any, *, limit: int | None = None, seed: int = 0, data_dir: P
 
     A shuffled DataLoader is read in the order of its Dataset, so that every audit sees the same images in one order.
     """
+    if isinstance(seed, bool) or not isinstance(seed, int) or seed < 0:
+        raise UserError(f"seed must be a whole number from 0 on, not {shown(seed)}.")
     if isinstance(data, AuditData):
-        return AuditData(sample(data.images, limit, seed), data.name, data.class_names)
+        return replace(data, images=sample(data.images, limit, seed))
     if isinstance(data, str):
         source = open_source(data, data_dir=data_dir)
-        return AuditData(sample(source.read("test"), limit, seed), data, source.class_names)
+        images = sample(source.read("test"), limit, seed)
+        return AuditData(images, data, source.class_names, tuple(source.notes("test")))
     if isinstance(data, Images):
         return AuditData(sample(data, limit, seed), "images")
     if isinstance(data, DataLoader):
@@ -92,7 +96,8 @@ def _read_loader(loader: DataLoader[Any], limit: int | None, seed: int) -> Audit
         return _read_dataset(loader.dataset, limit, seed, batch_size=loader.batch_size, **options)
     name, images = type(loader.dataset).__name__, gather(loader)
     if not isinstance(loader.dataset, IterableDataset):
-        _check_fixed(loader.dataset, loader.collate_fn)
+        whole = loader.batch_sampler is None  # an item is a batch already
+        _check_fixed(loader.dataset, (lambda items: loader.collate_fn(items[0])) if whole else loader.collate_fn)
     return AuditData(sample(images, limit, seed), name, names_of(loader.dataset))
 
 

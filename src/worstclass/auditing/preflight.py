@@ -13,7 +13,7 @@ from worstclass.data import Images, repeated_images, to_float
 from worstclass.errors import UserError, reason
 from worstclass.evaluation.checks import CHECKED_IMAGES, UNLIKELY, Finding, check_model, some_of
 from worstclass.evaluation.evaluate import as_input
-from worstclass.inputs import check_first_label, check_labels, check_logits
+from worstclass.inputs import check_first_label, check_labels, check_logits, kept_as_is
 from worstclass.metrics import per_class_accuracy
 from worstclass.models import Normalized
 from worstclass.names import BLACK_BOX
@@ -51,15 +51,13 @@ def try_model(model: Classifier, images: Images, name: str) -> int:
     x, _ = as_input(model, images.select(torch.arange(min(2, len(images)), device=images.y.device)))
     if len(x) == 0:
         raise UserError("there are no images to audit on.")
-    before = x.clone()
     try:
-        logits = predict(model, x)
+        with kept_as_is(x, name):
+            logits = predict(model, x)
     except UserError:
         raise
     except Exception as error:  # whatever a user's model may raise
         raise UserError(f"{name} cannot take images of {tuple(x.shape[1:])}: {reason(error)}.") from error
-    if not torch.equal(x, before):
-        raise UserError(f"{name} changes its input in place: normalise with x = (x - mean) / std, not with x.sub_().")
     check_logits(logits, len(x))
     return int(logits.shape[1])
 

@@ -3,7 +3,6 @@
 import html
 import importlib
 import importlib.util
-import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,7 +19,7 @@ from worstclass.evaluation.outcomes import Outcomes
 from worstclass.evaluation.targets import check_comparable, load_card, load_outcomes, save_evaluation
 from worstclass.metrics import Measure
 from worstclass.percentages import percent, percent_interval
-from worstclass.radius import show_radius
+from worstclass.radius import same_radius, show_radius
 from worstclass.report.markup import plain_text
 from worstclass.report.results import Result, attack_title, strongest_attack
 from worstclass.report.tables import TENTH, TENTH_NOTE, weakest
@@ -184,7 +183,7 @@ class AuditResult:
             f"RobustBench reports {percent(known['robust'])} average under {known['attack']}, "
             f"{percent(known['clean'])} on clean images ({known['data']}, {_ball(known)}, all test images)."
         )
-        same = about["norm"] == known["norm"] and math.isclose(about["eps"], known["eps"], rel_tol=1e-6)
+        same = about["norm"] == known["norm"] and same_radius(about["eps"], known["eps"])
         return [line if same else f"{line} That does not compare with {_ball(about)} here."]
 
     def _attacks(self) -> _Block:

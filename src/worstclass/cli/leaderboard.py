@@ -8,7 +8,7 @@ import typer
 
 from worstclass.cli.console import say
 from worstclass.cli.options import EvaluatedRuns, complete_runs
-from worstclass.errors import choose
+from worstclass.errors import UserError, choose
 from worstclass.files import write_atomic
 from worstclass.reproduce.specs import FORMATS
 from worstclass.sweep.plan import RESULTS
@@ -51,6 +51,8 @@ def leaderboard(
     chosen = strongest_attack(results) if attack is None else choose("attack", attack, [*known, "all"])
     names = known if chosen == "all" else [chosen]
     groups = group_results(results, names)
+    if not any(group.columns for group in groups):
+        raise UserError(f"no method has all of its seeds evaluated under {chosen}.")
     text = render_leaderboard(groups, names, kind)
     if out is None:
         print(text, end="")

@@ -10,7 +10,7 @@ from torch.utils.data import DataLoader, IterableDataset, RandomSampler, Sequent
 
 from worstclass.data.arrays import channels_first
 from worstclass.data.images import Images, to_float
-from worstclass.errors import UserError
+from worstclass.errors import UserError, shown
 
 READ = 256  # images of a Dataset at a time
 ROWS = 1000
@@ -36,9 +36,13 @@ def read_whole(data: Any, where: str) -> Images:
 
 
 def in_order(loader: DataLoader[Any]) -> bool:
-    """Whether a DataLoader can be read in the order of its Dataset: shuffled or not, but by no sampler of its own."""
-    plain = isinstance(loader.sampler, SequentialSampler | RandomSampler) and loader.batch_size is not None
-    return plain and not isinstance(loader.dataset, IterableDataset)
+    """Whether a DataLoader can be read in the order of its Dataset: shuffled or not, each image once, but by no sampler
+    of its own."""
+    sampler = loader.sampler
+    plain = isinstance(sampler, SequentialSampler | RandomSampler) and loader.batch_size is not None
+    if not plain or isinstance(loader.dataset, IterableDataset) or getattr(sampler, "replacement", False):
+        return False
+    return len(sampler) == len(loader.dataset)  # type: ignore[arg-type]
 
 
 def known_labels(dataset: Any) -> Tensor | None:
@@ -70,7 +74,7 @@ def gather(loader: DataLoader[Any]) -> Images:
             found = f"{len(batch)} parts" if isinstance(batch, tuple | list) else type(batch).__name__
             raise UserError(f"a batch of the data must be (images, labels), not {found}.")
         images.append(as_bytes(batch[0]))
-        labels.append(torch.as_tensor(batch[1]))
+        labels.append(_labels(batch[1]))
     if not images:
         raise UserError("there are no images: the DataLoader is empty.")
     if len({each.dtype for each in images}) > 1:  # some batches are whole grey levels, others not
@@ -122,7 +126,15 @@ def collate(items: Sequence[Any]) -> tuple[Tensor, Tensor]:
     if len({each.shape for each in tensors}) > 1:
         sizes = sorted({tuple(each.shape) for each in tensors})
         raise UserError(f"images must be of one size; these are of {sizes[0]} and {sizes[1]}: add a crop or a resize.")
-    return torch.stack(tensors), torch.stack([torch.as_tensor(item[1]) for item in items])
+    return torch.stack(tensors), torch.stack([_labels(item[1]) for item in items])
+
+
+def _labels(value: Any) -> Tensor:
+    """A label, or those of a batch; what is no number, such as the name of a class, is one line."""
+    try:
+        return torch.as_tensor(value)
+    except (TypeError, ValueError, RuntimeError):
+        raise UserError(f"labels of the data must be whole numbers, not {shown(value)}.") from None
 
 
 def _image(value: Any) -> Tensor:

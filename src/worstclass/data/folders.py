@@ -74,10 +74,10 @@ def folder_test_shape(path: Path) -> tuple[int, ...] | None:
     return (3 if colour else 1), height, width
 
 
-def left_out(path: Path) -> list[str]:
-    """A line for each part whose class folders hold more than images: what is there is not read."""
+def left_out(path: Path, *parts: Literal["train", "test"]) -> list[str]:
+    """A line for each of the parts, or of both, whose class folders hold more than images: that is not read."""
     lines = []
-    for part in ("train", "test"):
+    for part in parts or ("train", "test"):
         found = []
         for name in folder_names(path):
             for entry in sorted((path / part / name).glob("*")):

@@ -9,7 +9,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from worstclass import rng
-from worstclass.errors import UserError
+from worstclass.errors import UserError, shown
 from worstclass.inputs import check_images, check_labels
 
 
@@ -59,6 +59,9 @@ def check_class_names(names: Sequence[str], where: object) -> tuple[str, ...]:
     """The names, if there are two or more, all different, of 1 to 255 characters that can be shown."""
     if len(names) < 2:
         raise UserError(f"{where} has {len(names)} class(es); two or more are needed.")
+    for name in names:
+        if not isinstance(name, str):
+            raise UserError(f"{where}: {shown(name)} is not a class name: it must be text.")
     if len(set(names)) < len(names):
         raise UserError(f"{where}: two classes have the same name.")
     for name in names:

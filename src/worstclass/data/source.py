@@ -13,14 +13,15 @@ Part = Literal["train", "test"]
 class Source:
     """A data set: its class names, and a reader that touches only the part it is asked for.
 
-    `test_shape` is (C, H, W) of the test images where that is known without them, and `notes` say what is not read.
+    `test_shape` is (C, H, W) of the test images where that is known without them, and `notes`, of one part or both,
+    say what is not read.
     """
 
     name: str
     class_names: tuple[str, ...]
     read: Callable[[Part], Images]
     test_shape: Callable[[], tuple[int, ...] | None] = lambda: None
-    notes: Callable[[], list[str]] = list
+    notes: Callable[..., list[str]] = lambda *parts: []
 
     @property
     def num_classes(self) -> int:

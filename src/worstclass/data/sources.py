@@ -44,7 +44,7 @@ def open_source(name: str, *, data_dir: Path | str = Path("data"), notify: Notif
             folder_names(root),
             lambda part: read_folder(root, part),
             lambda: folder_test_shape(root),
-            lambda: left_out(root),
+            lambda *parts: left_out(root, *parts),
         )
     if name == "fashion-mini":
         return Source(name, read_npz_names(FASHION_MINI), lambda part: read_npz(FASHION_MINI, part))

@@ -20,7 +20,7 @@ from worstclass.distributed import ALONE, Team
 from worstclass.errors import AttackError, UserError, choose, shown
 from worstclass.evaluation.outcomes import ANY, NATURAL, STANDS, Ints, Outcomes, Progress
 from worstclass.execution import Precision, allow_tf32, on
-from worstclass.inputs import TOLERANCE, check_labels, check_logits, values_known
+from worstclass.inputs import TOLERANCE, check_labels, check_logits, refuse_frozen, tensor_of, values_known
 from worstclass.rng import PerSample
 from worstclass.types import BallAttack, Classifier
 
@@ -84,6 +84,7 @@ def evaluate(
 @contextmanager
 def evaluation_mode(model: Classifier) -> Iterator[None]:
     """Evaluation mode in the body; afterwards each layer is in the mode it had, whatever ended the body."""
+    refuse_frozen(model)
     before = [(module, module.training) for module in model.modules()]
     model.eval()
     try:
@@ -98,9 +99,11 @@ def _check_arguments(
 ) -> None:
     if not isinstance(model, torch.nn.Module):
         raise UserError(f"evaluate takes a torch.nn.Module, not {type(model).__name__}.")
-    kind = next((parameter.dtype for parameter in model.parameters() if parameter.is_floating_point()), torch.float32)
-    if torch.finfo(kind).eps > TOLERANCE:
-        raise UserError(f"the model is in {kind}, whose rounding is no small part of a radius: evaluate model.float().")
+    own = tensor_of(model)
+    if own is not None and torch.finfo(own.dtype).eps > TOLERANCE:
+        raise UserError(
+            f"the model is in {own.dtype}, whose rounding is no small part of a radius: evaluate model.float()."
+        )
     if not isinstance(images, Images):
         raise UserError(f"evaluate takes worstclass.data.Images(x, y), not {type(images).__name__}.")
     if not isinstance(attacks, Mapping):
@@ -345,7 +348,8 @@ def memory_of_a_gradient(model: Classifier, x: Tensor) -> float:
 
 def as_input(model: Classifier, images: Images) -> tuple[Tensor, Tensor]:
     """Images in [0, 1] and labels as the model takes them: on its device, in its precision."""
-    like = next(model.parameters(), torch.zeros((), device=images.y.device))
+    own = tensor_of(model)
+    like = torch.zeros((), device=images.y.device) if own is None else own
     return to_float(images.x.to(like.device), like.dtype), images.y.to(like.device)
 
 

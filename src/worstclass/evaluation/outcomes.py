@@ -36,8 +36,10 @@ class Outcomes:
 
     def save(self, path: Path) -> None:
         """One compressed .npz, written atomically."""
-        arrays: dict[str, NDArray[Any]] = {"labels": self.labels.astype(np.int16)}
-        arrays |= {f"predictions/{name}": values.astype(np.int16) for name, values in self.predictions.items()}
+        largest = max(int(values.max(initial=0)) for values in (self.labels, *self.predictions.values()))
+        kind = np.int16 if largest < 2**15 else np.int32
+        arrays: dict[str, NDArray[Any]] = {"labels": self.labels.astype(kind)}
+        arrays |= {f"predictions/{name}": values.astype(kind) for name, values in self.predictions.items()}
         write_npz(path, arrays | {f"broken_by/{name}": values for name, values in self.broken_by.items()})
 
     @classmethod

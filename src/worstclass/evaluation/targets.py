@@ -34,7 +34,7 @@ from worstclass.files import locked, read_json, write_json
 from worstclass.models import make_model
 from worstclass.models.robustbench import published
 from worstclass.names import BLACK_BOX, RECIPE
-from worstclass.radius import show_radius
+from worstclass.radius import same_radius, show_radius
 from worstclass.records import check_record
 from worstclass.runs.run import Run, check_classifier, fingerprint, refuse_script, valid_images
 from worstclass.training.checkpoint import digest, load_tensors, load_weights, weights_of
@@ -49,7 +49,7 @@ PART = "progress-{}of{}.npz"  # of one process of several
 class Target:
     """A model in evaluation mode, the images to judge it on, and the ball it must hold in.
 
-    `about` says what it is, and `home` is the folder of the run it comes from.
+    `about` says what it is, `home` is the folder of the run it comes from, and `notes` what of the data is not read.
     """
 
     model: nn.Module
@@ -59,6 +59,7 @@ class Target:
     norm: Norm
     about: Mapping[str, Any]
     home: Path | None = None
+    notes: tuple[str, ...] = ()
 
 
 def run_target(
@@ -92,7 +93,8 @@ def run_target(
         about["mix"] = run.about["base"]["shipped"]
     if checkpoint == "selected" and "adjustment" in run.about:
         about["adjusted"] = run.about["adjustment"]["scale"]
-    return Target(model, images, run.class_names, run.config.eps, run.config.norm, about, run.folder)
+    notes = tuple(source.notes("test" if part == "test" else "train"))
+    return Target(model, images, run.class_names, run.config.eps, run.config.norm, about, run.folder, notes)
 
 
 def model_target(
@@ -124,7 +126,8 @@ def model_target(
         load_weights(model, tensors, Path(weights))
     about = {"model": name, "data": data, "part": "test", "images": fingerprint(images), "weights": digest(tensors)}
     about |= beside(name)
-    return Target(model.eval(), images, source.class_names, eps, norm, about)
+    notes = tuple(source.notes("test"))
+    return Target(model.eval(), images, source.class_names, eps, norm, about, notes=notes)
 
 
 def beside(name: str) -> dict[str, Any]:
@@ -165,10 +168,10 @@ def evaluate_target(
     `natural` is always measured. `base` is the folder of an evaluated vanilla run, for rho in the columns that both
     have; a card has one base, and another replaces it. An earlier evaluation of the same weights on the same images is
     added to; a folder that holds anything else is refused. One that was stopped is continued. `on_note(line)` hears,
-    before anything is attacked, where there will be no rho, and which classes have no images. The card's findings say
-    what the numbers are worth; `checks` adds those that take attacks of their own, among them one by images made for
-    the model `transfer`. Every process of a `team` calls this with the same arguments; the leader writes, and the
-    others, once they have attacked their part, return an empty card.
+    before anything is attacked, where there will be no rho, what of the data is not read, and which classes have no
+    images. The card's findings say what the numbers are worth; `checks` adds those that take attacks of their own,
+    among them one by images made for the model `transfer`. Every process of a `team` calls this with the same
+    arguments; the leader writes, and the others, once they have attacked their part, return an empty card.
     """
     out = Path(out)
     about = dict(target.about) | {"eps": target.eps, "norm": target.norm, "seed": seed}
@@ -183,7 +186,7 @@ def evaluate_target(
             on_note(f"{base} has not been evaluated under {', '.join(lacking)}: no rho there.")
     if on_note is not None:
         counts = target.images.class_counts(len(target.class_names)).tolist()
-        for line in empty_note(target.class_names, counts, ""):
+        for line in (*target.notes, *empty_note(target.class_names, counts, "")):
             on_note(line)
     if transfer:
         _check_transfer(target, transfer)
@@ -309,7 +312,7 @@ def _merge_cards(before: Mapping[str, Any], card: dict[str, Any], unchanged: Seq
 def check_comparable(about: Mapping[str, Any], other: Mapping[str, Any], name: str) -> None:
     """Raise unless two evaluations are of the same images under the same attacks."""
     for key, what in (("images", "on other images"), ("eps", "with another eps"), ("norm", "in another norm")):
-        if about.get(key) != other.get(key):
+        if about.get(key) != other.get(key) and not (key == "eps" and same_radius(about["eps"], other["eps"])):
             shown = {"eps": lambda each: show_radius(each["eps"]), "norm": lambda each: str(each["norm"])}.get(key)
             values = f" ({shown(other)}, not {shown(about)})" if shown else ""
             raise UserError(f"{name} was evaluated {what}{values}: it cannot be compared with.")

@@ -72,7 +72,7 @@ def _rho(rho: dict[str, Any] | None) -> str:
 
 def leaderboard_notes(groups: Sequence[Group]) -> list[str]:
     """What the numbers mean, and what they leave out."""
-    degrees = next(iter(groups[0].columns.values()))["degrees"]
+    degrees = next(column["degrees"] for group in groups for column in group.columns.values())
     tenth = [TENTH_NOTE] if groups[0].many else []
     unpaired = [(r.title, n) for group in groups for r in group.results for n in r.notes if "is compared with" in n]
     if degrees == 0:

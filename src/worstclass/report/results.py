@@ -16,7 +16,8 @@ from worstclass.recipe import make_config, stored_recipe
 from worstclass.report.titles import compared_settings, distinguish
 from worstclass.runs.run import Run, open_run
 
-STRONGEST = ("autoattack-plus", "autoattack", "autoattack-rand", "apgd-t", "pgd-100", "pgd-20")
+ENSEMBLES = ("autoattack-plus", "autoattack", "autoattack-rand")
+STRONGEST = (*ENSEMBLES, "apgd-t", "pgd-100", "pgd-20")
 
 
 @dataclass(frozen=True)
@@ -204,14 +205,15 @@ def all_attacks(results: Sequence[Result]) -> list[str]:
 
 
 def strongest_attack(results: Sequence[Result]) -> str:
-    """The strongest attack that every run was evaluated under; reports open with it. Of attacks that are not ranked it
-    is the one that leaves the lowest average."""
+    """The strongest attack that every run was evaluated under; reports open with it: AutoAttack, or else the one that
+    leaves the lowest average, and of equals the first of `STRONGEST`."""
     shared = shared_attacks(results)[::-1]  # natural is always there, and first
 
-    def left(name: str) -> float:
-        return sum(float(result.columns[name]["average"]["value"]) for result in results)
+    def left(name: str) -> tuple[float, int]:
+        rank = STRONGEST.index(name) if name in STRONGEST else len(STRONGEST)
+        return sum(float(result.columns[name]["average"]["value"]) for result in results), rank
 
-    return next((name for name in STRONGEST if name in shared), min(shared, key=left))
+    return next((name for name in ENSEMBLES if name in shared), min(shared, key=left))
 
 
 def attack_title(name: str) -> str:

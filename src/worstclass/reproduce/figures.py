@@ -48,7 +48,7 @@ def _bars(rows: Sequence[Row], attack: str) -> Figure:
             _absent(axes)
             continue
         value, low, high = _classes(result, attack)
-        weakest = int(value.argmin())
+        weakest = int(np.nanargmin(value))
         colors = [PURPLE if k == weakest else BLUE for k in range(len(value))]
         axes.bar(range(len(value)), value, color=colors)
         axes.errorbar(range(len(value)), value, [value - low, high - value], fmt="none", ecolor="#333333", capsize=2)

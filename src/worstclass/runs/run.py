@@ -12,7 +12,7 @@ from worstclass.config import Config
 from worstclass.data import Images, Source, channel_statistics, long_tail, split_validation, to_float
 from worstclass.errors import UserError
 from worstclass.files import parse_json, read_text
-from worstclass.inputs import check_first_label
+from worstclass.inputs import check_first_label, kept_as_is, refuse_frozen, tensor_of
 from worstclass.models import Normalized, make_model
 from worstclass.names import RECIPE, check_run_folder, data_runs_code, model_kind, runs_user_code
 from worstclass.recipe import make_config, read_stored
@@ -153,11 +153,15 @@ def build_model(config: Config, num_classes: int, in_channels: int, train: Image
 
 def check_classifier(model: nn.Module, images: Images, num_classes: int, name: str) -> None:
     """Try two images: a model that does not take them, or does not return K logits each, is an error in one line."""
-    mode = model.training
-    like = next(model.parameters(), torch.zeros(()))  # a user's model may be on a GPU, or in double precision
+    refuse_frozen(model)
+    mode, own = model.training, tensor_of(model)
+    like = torch.zeros(()) if own is None else own  # a user's model may be on a GPU, or in double precision
+    x = to_float(images.x[:2].to(like.device, copy=True), like.dtype)
     try:
-        with torch.no_grad():
-            logits = model.eval()(to_float(images.x[:2].to(like.device), like.dtype))
+        with torch.no_grad(), kept_as_is(x, f"model '{name}'"):
+            logits = model.eval()(x)
+    except UserError:
+        raise
     except Exception as error:  # whatever a user's model may raise
         shape = tuple(images.x.shape[1:])
         raise UserError(f"model '{name}' cannot take images of {shape}: {str(error).splitlines()[0]}.") from error
