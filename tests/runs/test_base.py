@@ -141,6 +141,17 @@ def test_the_verdict(right: int, base_right: int, mix: float, word: str) -> None
 
 
 @pytest.mark.fast
+def test_the_average_of_a_verdict_counts_all_classes_alike() -> None:
+    """As `budget` does: 100 of 1000 images lost and 5 of 10 gained are 20 points gained."""
+    y = torch.cat([torch.zeros(1000), torch.ones(10)]).long()
+    ours, base = y.clone(), y.clone()
+    ours[:100], base[-5:] = 1, 0
+    value, low, high = verdict(y, ours, base, 2, 1.0)["average_difference"]
+    error = (105 / 1010 * (1 / 1000 + 1 / 10)) ** 0.5 / 2
+    assert (value, low, high) == pytest.approx((0.2, 0.2 - 1.96 * error, 0.2 + 1.96 * error))
+
+
+@pytest.mark.fast
 def test_of_many_classes_the_worst_tenth_decides() -> None:
     """Of 40 classes one is at 0 in both networks; three more are at 90% instead of 10%."""
     y = torch.arange(4000) % 40
