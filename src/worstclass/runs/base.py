@@ -21,6 +21,7 @@ from worstclass.files import write_json
 from worstclass.percentages import percent
 from worstclass.radius import trades_step
 from worstclass.recipe import make_config, merge
+from worstclass.runs.notes import SURE
 from worstclass.runs.run import Run, build_model
 from worstclass.runs.saver import ABOUT, LAST, SELECTED
 from worstclass.stats import ClassStats
@@ -162,7 +163,7 @@ def average_difference(y: Tensor, found: Tensor, base: Tensor) -> "Measure":
     by_class = [gained[y == k] for k in y.unique()]
     value = float(torch.stack([each.mean() for each in by_class]).mean())
     images = torch.tensor([len(each) for each in by_class]).double()
-    reach = 1.96 * float((gained.abs().mean() * (1 / images).sum()).sqrt()) / len(by_class)
+    reach = SURE * float((gained.abs().mean() * (1 / images).sum()).sqrt()) / len(by_class)
     return Measure(value, max(value - reach, -1.0), min(value + reach, 1.0))
 
 
