@@ -355,6 +355,7 @@ def describe(record: EpochRecord) -> dict[str, Any]:
         "train": {
             "loss": float(record.train.overall("natural_loss", "robust_loss")),
             "accuracy": float(record.train.overall("robust_correct")),  # on the images trained on: attacked, or clean
+            "class_accuracy": record.train.mean("robust_correct").tolist(),
         },
         "valid": {
             "loss": float(record.valid.overall("natural_loss", "robust_loss")),

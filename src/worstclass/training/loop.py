@@ -22,10 +22,11 @@ from worstclass.training.engine import Engine
 from worstclass.training.prepare import Work, check_batch, prepare
 from worstclass.training.schedules import ramp
 from worstclass.training.state import VALID_BATCH, Plan, State, as_tensors
-from worstclass.training.step import ValidStep
+from worstclass.training.step import TrainStep, ValidStep
 from worstclass.types import Classifier, ClassWeights, Objective
 
 HEALTH_INTERVAL = 50  # steps between two looks at the device
+MEASURED = 0.05  # share of an epoch's images that BatchNorm statistics are measured on
 
 
 @dataclass(frozen=True)
@@ -216,15 +217,22 @@ def _recalibrate(average: Classifier, work: Work, order: Tensor, plan: Plan, epo
     if not norms:
         return
     step = replace(work.step, model=average, attacked=work.valid_step.attacked, team=ALONE)
-    some, batch_size = order[: plan.valid_batch_size], plan.batch_size_for(len(order))
+    at_once, batch_size = plan.valid_batch_size, plan.batch_size_for(len(order))
+    parts = order[: at_once * max(1, round(MEASURED * len(order) / at_once))].split(at_once)
     step.generator.manual_seed(rng.derive_seed(plan.seed, "statistics", epoch))
     with rng.global_generators(step.data.y.device) as set_seed:
         set_seed(rng.derive_seed(plan.seed, "statistics model", epoch))
-        drawn = [step.draw(index) for index in work.feed.batches(some, batch_size)]
-        x, y = (torch.cat(parts) for parts in zip(*((x, y) for x, y, _ in drawn), strict=True))
-        x_adv = step.perturb(x, y, len(y))
-        with measuring(average, norms), torch.no_grad(), work.valid_step.context(x.device):
-            step.objective.losses(average, x, x_adv, y)
+        passes = [_attacked(step, work.feed, part, batch_size) for part in parts]
+        with measuring(average, norms), torch.no_grad(), work.valid_step.context(step.data.y.device):
+            for x, x_adv, y in passes:
+                step.objective.losses(average, x, x_adv, y)
+
+
+def _attacked(step: TrainStep, feed: Feed, index: Tensor, batch_size: int) -> tuple[Tensor, Tensor, Tensor]:
+    """Images as an epoch would draw them, attacked; and their labels."""
+    drawn = [step.draw(part) for part in feed.batches(index, batch_size)]
+    x, y = (torch.cat(parts) for parts in zip(*((x, y) for x, y, _ in drawn), strict=True))
+    return x, step.perturb(x, y, len(y)), y
 
 
 def _order(weights: ClassWeights, y: Tensor, *, seed: int, epoch: int) -> Tensor:
