@@ -303,7 +303,7 @@ class Config(BaseModel):
         parts = [method.title + method.detail(self)]
         parts += [self.average.upper()] if self.average != "none" else []
         parts += ["AWP"] if self.awp_gamma else []
-        return " + ".join(parts + ([] if self.adjust_budget is None else ["adjusted logits"]))
+        return " + ".join(parts + ([] if self.adjust_budget is None else ["adjusted"]))
 
     def make_plan(self) -> "Plan":
         """The schedule, the parts of a step, and the attack that validates."""

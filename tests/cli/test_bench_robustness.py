@@ -103,7 +103,7 @@ def test_shipped_runs_and_runs_without_test_images_can_be_drawn(run: Run) -> Non
     assert shared_attack([*shipped, own]) is None
     assert len(draw_front([*shipped, own]).axes) == len(draw_front([own]).axes) == 1
     names = [text.get_text() for text in draw_front(shipped[:2]).legends[0].get_texts()]
-    assert names == ["csl-seed1", "dafa-ema-fork-seed1"]
+    assert names == ["csl-seed1 (PGD)", "csr-ema-fork-seed1 (CW)"]  # validated by two attacks
 
 
 def test_a_run_without_weights_is_a_line(run: Run, tmp_path: Path) -> None:

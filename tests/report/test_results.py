@@ -20,10 +20,17 @@ EMA = {"average": "ema", "ema_decay": 0.9997}
 FORK = EMA | {"epochs": 90, "lr_milestones": [0.93, 0.97], "recalibrate": False}
 LATER_FORK = EMA | {"epochs": 95, "lr_milestones": [0.85, 0.95]}
 LEVEL = {"dafa_warmup": 1, "dafa_refresh": 0.8, "dafa_part": "valid", "dafa_strength": 1.3, "dafa_level": 0.3}
+EARLY_FORK = EMA | {"recalibrate": False, "valid_attack": "cw"}
+BY_CW = {"epochs": 84, "lr_milestones": [0.93, 0.97], "adjust_budget": 0.02}
 CHANGED: dict[str, tuple[str, dict[str, Any]]] = {
     "frl-rwrm-rate-0.05": ("frl-rwrm", {"frl_margin_rate": 0.05}),
     "dafa-ema-fork": ("dafa", FORK | {"dafa_warmup": 1}),
     "dafa-level-ema-fork": ("dafa", LATER_FORK | LEVEL),
+    "dafa-level-cw-ema-fork": (
+        "dafa",
+        EARLY_FORK | BY_CW | {"dafa_warmup": 1, "dafa_part": "valid", "dafa_level": 0.4},
+    ),
+    "csr-ema-fork": ("csr", EARLY_FORK | {"epochs": 74, "lr_milestones": [0.9, 0.95]}),
     "wat-ema-fork": ("wat", LATER_FORK),
     "guarded-ema-fork": ("guarded", FORK | {"guarded_slack": 0.1}),
     "guarded-ema": ("guarded", EMA),
@@ -85,6 +92,6 @@ def test_the_numbers_beside_the_page(tmp_path: Path) -> None:
 def test_the_picture_names_every_row() -> None:
     picture, page = (ROOT / "forest.svg").read_text(), (ROOT / "README.md").read_text()
     rows = [line.split("|")[2].strip() for line in page.splitlines() if line.startswith("| AutoAttack |")]
-    assert len(rows) == 15
+    assert len(rows) == 17
     assert all(row in picture for row in rows)
     assert (ROOT / "forest.pdf").read_bytes().startswith(b"%PDF")

@@ -70,7 +70,7 @@ def test_evaluations_say_that_the_logits_are_adjusted(adjusted: Run) -> None:
     card = evaluate_target(run_target(run), ["pgd-1"], run.folder)
     assert card["about"]["adjusted"] == run.about["adjustment"]["scale"]
     assert weights_line(card["about"]).endswith(", logits adjusted")
-    assert run.config.title == "TRADES + adjusted logits"  # of another group than those of the run it comes from
+    assert run.config.title == "TRADES + adjusted"  # of another group than those of the run it comes from
     assert "adjusted" not in run_target(run, checkpoint="last").about
 
 

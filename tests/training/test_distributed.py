@@ -174,7 +174,7 @@ def test_several_processes_train_the_run_that_one_trains(runs: Path, name: str, 
     assert apart(one, other) < 1e-9
     for line, its in zip(open_run(one).log, open_run(other).log, strict=True):
         assert line["selected"] == its["selected"]
-        for key in ("class_costs", "class_robust_accuracy", "next_class_weights"):
+        for key in ("class_costs", "class_train_accuracy", "class_robust_accuracy", "next_class_weights"):
             np.testing.assert_allclose(line[key], its[key], rtol=1e-7)
         assert line["train"] == pytest.approx(its["train"], rel=1e-7)
     assert json.loads((other / ABOUT).read_text())["engine"]["processes"] == size

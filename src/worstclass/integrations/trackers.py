@@ -11,11 +11,13 @@ from worstclass.runs.selection import is_validated
 Record = Callable[[dict[str, Any]], None]
 BY_CLASS = {
     "class_weights": "class_weight",
+    "class_train_accuracy": "class_train_accuracy",
     "class_natural_accuracy": "class_natural_accuracy",
     "class_robust_accuracy": "class_robust_accuracy",
     "class_sampling": "class_sampling",
 }
 """Keys of a line of the log that hold a number for each class, and how the group of numbers is called."""
+OF_VALIDATION = ("class_natural_accuracy", "class_robust_accuracy")
 
 
 def epoch_scalars(line: Mapping[str, Any], class_names: Sequence[str]) -> dict[str, float]:
@@ -24,7 +26,7 @@ def epoch_scalars(line: Mapping[str, Any], class_names: Sequence[str]) -> dict[s
     groups = ("train", "valid") if is_validated(line) else ("train",)
     numbers = {f"{group}/{name}": value for group in groups for name, value in line[group].items()}
     for key, group in BY_CLASS.items():
-        if key in line and (is_validated(line) or not key.endswith("accuracy")):
+        if key in line and (is_validated(line) or key not in OF_VALIDATION):
             numbers |= {f"{group}/{name}": value for name, value in zip(class_names, line[key], strict=True)}
     return numbers
 

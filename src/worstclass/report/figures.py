@@ -151,7 +151,7 @@ def forest(groups: Sequence[Group], attack: str) -> Figure:
             axes.set_xlabel(f"{title} (%)")
             axes.set_ylim(-0.6, len(ordered) - 0.4)
             axes.grid(axis="y", visible=False)
-        names = [f"{_short(g.title, 40)} ({_count(len(g.results), 'seed')})" for g in ordered]
+        names = [f"{_short(g.title, 48)} ({_count(len(g.results), 'seed')})" for g in ordered]
         panels[0].set_title(f"Accuracy under {attack_title(attack)}", loc="left")
         panels[0].set_yticks(places, names)
         for axes in panels:

@@ -2,11 +2,13 @@
 
 import io
 from collections.abc import Collection, Sequence
+from textwrap import fill
 
 from rich.console import Console
 from rich.table import Table
 
 WIDEST = 1000  # characters of a table: nothing is cut
+WIDTH = 160  # of a note below a Markdown table
 LATEX = {
     "\\": "\\textbackslash{}",
     "{": "\\{",
@@ -20,11 +22,11 @@ LATEX = {
 def markdown_table(
     header: Sequence[str], rows: Sequence[Sequence[str]], words: Collection[int], notes: Sequence[str] = ()
 ) -> str:
-    """Columns in `words` are to the left, numbers to the right; the notes are below."""
+    """Columns in `words` are to the left, numbers to the right; the notes are below, in lines of up to `WIDTH`."""
     rule = ["---" if index in words else "---:" for index in range(len(header))]
     cells = [[cell.replace("|", "\\|") for cell in row] for row in rows]
     lines = [f"| {' | '.join(row)} |" for row in (header, rule, *cells)]
-    return "\n".join([*lines, *([""] if notes else []), *notes]) + "\n"
+    return "\n".join([*lines, *([""] if notes else []), *(fill(note, WIDTH) for note in notes)]) + "\n"
 
 
 def latex_table(

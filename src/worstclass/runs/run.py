@@ -60,6 +60,7 @@ class Run:
             ("class_costs", classes + 1),
             ("class_weights", classes),
             ("class_robust_accuracy", classes),
+            ("class_train_accuracy", classes),
             ("class_robust_weights", classes),
             ("class_sampling", classes),
             ("expert_weights", classes + 1),

@@ -98,6 +98,7 @@ class LogRecord(Record):
     class_costs: list[Finite]
     class_weights: list[Finite]
     class_robust_accuracy: list[Finite]
+    class_train_accuracy: list[Finite] = Field(default_factory=list)
     class_robust_weights: list[Finite] = Field(default_factory=list)
     class_sampling: list[Finite] = Field(default_factory=list)
     effective_classes: Finite = 1.0

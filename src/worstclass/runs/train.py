@@ -355,7 +355,6 @@ def describe(record: EpochRecord) -> dict[str, Any]:
         "train": {
             "loss": float(record.train.overall("natural_loss", "robust_loss")),
             "accuracy": float(record.train.overall("robust_correct")),  # on the images trained on: attacked, or clean
-            "class_accuracy": record.train.mean("robust_correct").tolist(),
         },
         "valid": {
             "loss": float(record.valid.overall("natural_loss", "robust_loss")),
@@ -365,6 +364,7 @@ def describe(record: EpochRecord) -> dict[str, Any]:
             "worst_robust_accuracy": float(record.valid.mean("robust_correct").min()),
             "worst_tenth_robust_accuracy": worst_tenth(record.valid.mean("robust_correct").tolist()),
         },
+        "class_train_accuracy": record.train.mean("robust_correct").tolist(),
         "class_costs": class_costs(record.valid).tolist(),
         "class_natural_accuracy": record.valid.mean("natural_correct").tolist(),
         "class_robust_accuracy": record.valid.mean("robust_correct").tolist(),
