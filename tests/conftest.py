@@ -2,6 +2,7 @@
 
 import os
 import random
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -38,10 +39,14 @@ def full(pytestconfig: pytest.Config) -> bool:
 
 
 @pytest.fixture(autouse=True)
-def _seeded() -> None:
-    """What a test draws from the global generators is the same in any order of the tests, and on any worker."""
+def _alike() -> Iterator[None]:
+    """What a test draws from the global generators is the same in any order of the tests, and on any worker; and what
+    it computes: a CPU without bfloat16 turns oneDNN off for good at the first matrix product in it."""
     torch.manual_seed(SEED)
     random.seed(SEED)
+    before = torch.backends.mkldnn.enabled
+    yield
+    torch.backends.mkldnn.enabled = before
 
 
 @pytest.fixture(scope="session")

@@ -57,6 +57,7 @@ def test_links_lead_somewhere(path: Path) -> None:
     assert [link for link in links if not (NOTEBOOKS / link).exists()] == []
 
 
+@pytest.mark.slow
 def test_audit_a_model(kernel: Path) -> None:
     """20 s: two networks are trained and attacked."""
     train, audit, numbers, compare, plot, keep = shown("audit_a_model", kernel)
@@ -68,6 +69,7 @@ def test_audit_a_model(kernel: Path) -> None:
     assert {each.name for each in kernel.iterdir()} >= {"audits", "audit.html"}
 
 
+@pytest.mark.slow
 def test_three_lines_in_your_loop(kernel: Path) -> None:
     """15 s: two networks are trained."""
     data, train, weights, compare, plot, hedge = shown("three_lines_in_your_loop", kernel)
