@@ -59,6 +59,8 @@ assert abs(float(fitted.callback_metrics["class_weight/c"]) - float(guard.weight
 assert "audit/pgd-2/class/0" in fitted.callback_metrics, fitted.callback_metrics
 fitted.save_checkpoint("net.ckpt")
 known = guard.weights.clone()
+fitted.validate(Net(), DataLoader(data, batch_size=25), verbose=False)  # a look, not an epoch
+assert torch.equal(guard.weights, known), (guard.weights, known)
 guard = worstclass.ClassGuard([20, 20, 20])
 _, again = trainer(5)
 seen = []

@@ -116,6 +116,21 @@ def test_an_attack_that_some_runs_lack_has_rows_for_the_others() -> None:
     assert "TRADES" in render_leaderboard(base_lacks, ["cw"], "text")
 
 
+def test_a_mean_of_rho_says_which_seeds_it_leaves_out(tmp_path: Path) -> None:
+    """rho is relative to the worst class of the base: where that is at 0 there is none."""
+    shutil.copytree(FOLDERS[4], broken := tmp_path / "trades-seed2")
+    found = Outcomes.load(broken / "outcomes.npz")
+    none_stands = np.where(found.labels == 3, 0, found.predictions[AA])
+    Outcomes(found.labels, {"natural": found.predictions["natural"], AA: none_stands}).save(broken / "outcomes.npz")
+    runs = [FOLDERS[0], broken, FOLDERS[1], FOLDERS[5]]
+    groups = group_results(load_results(runs, FOLDERS[0]), [AA])
+    assert len(groups[1].columns[AA]["rho"]["seeds"]) == 1
+    line = "rho of WAT under autoattack leaves out 1 of 2 seeds: the worst class of their base is at 0."
+    assert line in leaderboard_notes(groups)
+    whole = group_results(load_results([FOLDERS[0], FOLDERS[4], *runs[2:]]), [AA])
+    assert not any("leaves out" in note for note in leaderboard_notes(whole))
+
+
 def test_an_attack_that_no_method_has_for_all_seeds_is_an_error(tmp_path: Path) -> None:
     shutil.copytree(FOLDERS[1], lacking := tmp_path / "wat-seed1")
     found = Outcomes.load(lacking / "outcomes.npz")

@@ -14,10 +14,14 @@ from typing import Any
 import pytest
 
 from many_classes import EPOCHS, made_up
+from tiny import tiny_config, write_tiny_npz
+from worstclass.cli.board import Row
 from worstclass.cli.main import app
 from worstclass.errors import UserError
 from worstclass.report.watch import PAGES, Watch, make_server
 from worstclass.runs.saver import ABOUT, LOG
+from worstclass.runs.train import train_run
+from worstclass.sweep.plan import Job
 
 
 @pytest.fixture(scope="module")
@@ -79,6 +83,18 @@ def test_it_shows_runs_and_their_epochs(server: ThreadingHTTPServer, sweep: Path
     assert len(many["log"]["class_weights"]["bands"]) == EPOCHS
     assert (few["many"], many["many"], len(many["classes"])) == (False, True, 43)
     assert many["now"]["weight"] == last["class_weights"]
+
+
+def test_it_names_the_attack_of_validation(tmp_path: Path) -> None:
+    """But PGD, which is what a run has unless it says otherwise."""
+    config = tiny_config(write_tiny_npz(tmp_path / "tiny.npz"), epochs=1)
+    titles = []
+    for attack in ("pgd", "cw"):
+        run = train_run(config.model_copy(update={"valid_attack": attack}), tmp_path / attack)
+        row = Row(Job(attack, run.folder, run.config), done=True)
+        assert row.valid.startswith("CW ") == (attack == "cw")
+        titles += [row["title"] for row in Watch(run.folder).overview()]
+    assert titles == ["WAT", "WAT, validation by CW"]
 
 
 def test_a_log_that_grows_is_followed(server: ThreadingHTTPServer, sweep: Path) -> None:

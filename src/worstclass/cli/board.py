@@ -88,7 +88,8 @@ class Row:
                     self.many = has_many(len(classes))
                     shown = [valid["robust_accuracy"], valid["worst_robust_accuracy"]]
                     shown += [worst_tenth(classes)] if self.many else []
-                    self.valid = " / ".join(percent(value) for value in shown)
+                    attack = "CW " if run.config.valid_attack == "cw" else ""  # PGD goes without saying
+                    self.valid = attack + " / ".join(percent(value) for value in shown)
                 return len(log)
         return 0
 

@@ -62,7 +62,7 @@ class GuardCallback(Base):
 
     def on_validation_epoch_end(self, trainer: Any, pl_module: Any) -> None:
         seen, self._seen = self._seen, []
-        if trainer.sanity_checking or not seen:
+        if trainer.sanity_checking or trainer.state.fn != "fit" or not seen:  # trainer.validate() teaches nothing
             return
         with torch.inference_mode(False):
             parts = _of_all_processes(seen)

@@ -148,7 +148,7 @@ def _over_seeds(mean: Measure, values: Sequence[float]) -> dict[str, Any]:
 
 
 def _rho(runs: Sequence[Result], attack: str) -> dict[str, Any] | None:
-    """The mean over the seeds that have one; a base run has none, nor has a run whose base is at 0."""
+    """The mean over the seeds that have one; a base run has none, nor has a run whose base is at 0 (`without`)."""
     found = [run.columns[attack]["against_base"]["rho"] for run in runs if "against_base" in run.columns[attack]]
     values = [rho["value"] for rho in found if rho["value"] is not None]
     if not values:
@@ -160,6 +160,7 @@ def _rho(runs: Sequence[Result], attack: str) -> dict[str, Any] | None:
         "high": interval["high"],
         "std": standard_deviation(values),
         "seeds": values,
+        "without": len(found) - len(values),
     }
 
 

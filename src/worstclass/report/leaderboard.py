@@ -88,7 +88,19 @@ def leaderboard_notes(groups: Sequence[Group]) -> list[str]:
     if any(group.columns[attack]["rho"] for group in groups for attack in group.columns):
         lines.append("rho: mean over seeds, each against the base of its own seed; of one seed [for images alone].")
         lines += [f"rho of {title} is against the base of another seed." for title, _ in unpaired]
+        lines += _without(groups)
     return lines + _unlike(groups)
+
+
+def _without(groups: Sequence[Group]) -> list[str]:
+    """Where a mean of rho is not over all seeds."""
+    return [
+        f"rho of {group.title} under {attack} leaves out {rho['without']} of {len(group.results)} seeds: "
+        "the worst class of their base is at 0."
+        for group in groups
+        for attack, column in group.columns.items()
+        if (rho := column["rho"]) and rho["without"]
+    ]
 
 
 def _unlike(groups: Sequence[Group]) -> list[str]:

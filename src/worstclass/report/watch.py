@@ -104,12 +104,17 @@ def _read(name: str, folder: Path) -> tuple[dict[str, Any], dict[str, Any]]:
         if not (folder / ABOUT).is_file():
             return row | {"note": "has not started"}, {}
         run = open_run(folder)
-        row |= {"title": run.config.title, "epochs": run.config.epochs}
+        row |= {"title": _title(run), "epochs": run.config.epochs}
         if not (folder / LOG).is_file() or not (log := run.log):
             return row | {"note": "no epoch has ended"}, {}
         return row | _progress(run, log), _details(run, log)
     except (UserError, OSError) as error:  # of one run: the others are shown
         return row | {"note": str(error)}, {}
+
+
+def _title(run: Run) -> str:
+    """How a run is called, and by which attack it is validated if not by PGD."""
+    return run.config.title + (", validation by CW" if run.config.valid_attack == "cw" else "")
 
 
 def _progress(run: Run, log: list[dict[str, Any]]) -> dict[str, Any]:
@@ -128,7 +133,7 @@ def _progress(run: Run, log: list[dict[str, Any]]) -> dict[str, Any]:
 def _details(run: Run, log: list[dict[str, Any]]) -> dict[str, Any]:
     last = log[-1]
     return {
-        "title": run.config.title,
+        "title": _title(run),
         "classes": run.class_names,
         "many": has_many(len(run.class_names)),
         "log": epoch_data(log),
