@@ -6,7 +6,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from worstclass.recipe import load_config
+from worstclass.config.recipe import load_config
 from worstclass.runs.run import Run
 from worstclass.runs.train import train_run
 

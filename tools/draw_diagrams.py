@@ -41,15 +41,20 @@ LAYERS: tuple[tuple[Room, ...], ...] = (
     (Room("theory", "the paper's theorems on a run"), Room("report", "page, leaderboard, figures, watch")),
     (Room("evaluation", "attack the test images; outcomes, checks, card, seeds"),),
     (Room("runs", "a run on disk: train, resume, select the epoch"),),
-    (Room("recipes", "recipe, config, methods, devices, ...", ("recipe", "config", "methods", "devices", "owners")),),
+    (Room("config", "the keys of a recipe, their owners, the methods by name"),),
     (Room("training", "one step, the loop, checkpoints, schedules, averages, AWP"),),
+    (Room("attacks", "PGD, AutoAttack"), Room("strategies", "WAT, FRL, guarded, ...")),
     (
-        Room("attacks", "PGD, AutoAttack"),
-        Room("strategies", "WAT, FRL, guarded, ..."),
-        Room("records", "schemas"),
+        Room("nouns", "types, stats, objectives", ("types", "stats", "objectives", "records")),
+        Room("data", "sources, sampling"),
+        Room("models", "by name or factory"),
     ),
-    (Room("data", "sources, sampling, augmentation"), Room("models", "networks, by name or factory")),
-    (Room(GROUND, "types, stats, objectives, metrics, rng, distributed, files, errors, ..."),),
+    (
+        Room("execution", "precision, processes"),
+        Room("inputs", "names, radii, images"),
+        Room("metrics", "measures, intervals"),
+    ),
+    (Room(GROUND, "files, errors, randomness"),),
 )
 # What a row (by its first room) writes, and the row that reads it.
 FILES = (

@@ -6,8 +6,8 @@ checkpoints, statistics and reports bring more.
 
 from typing import TYPE_CHECKING
 
+from worstclass.inputs.names import VERSION
 from worstclass.lazy import importer
-from worstclass.names import VERSION
 
 __version__ = VERSION
 
@@ -74,14 +74,14 @@ if TYPE_CHECKING:
     from worstclass.attacks import PGD, autoattack, make_attack, trades_attack
     from worstclass.auditing.audit import audit
     from worstclass.auditing.result import AuditResult
-    from worstclass.config import Config
+    from worstclass.config.keys import Config
+    from worstclass.config.methods import METHODS, Method
+    from worstclass.config.recipe import load_config
     from worstclass.data import Augment, Images, open_source, split_validation
     from worstclass.evaluation.evaluate import evaluate
     from worstclass.evaluation.targets import evaluate_target, model_target, run_target
-    from worstclass.methods import METHODS, Method
     from worstclass.models import make_model
     from worstclass.objectives import Madry, Natural, Trades
-    from worstclass.recipe import load_config
     from worstclass.report import load_results, write_report
     from worstclass.runs.adjust import adjust_run
     from worstclass.runs.logit_adjustment import adjust_logits
@@ -111,12 +111,12 @@ else:
             "attacks": "PGD autoattack make_attack trades_attack",
             "auditing.audit": "audit",
             "auditing.result": "AuditResult",
-            "config": "Config",
-            "recipe": "load_config",
+            "config.keys": "Config",
+            "config.recipe": "load_config",
             "data": "Augment Images open_source split_validation",
             "evaluation.evaluate": "evaluate",
             "evaluation.targets": "evaluate_target model_target run_target",
-            "methods": "METHODS Method",
+            "config.methods": "METHODS Method",
             "models": "make_model",
             "objectives": "Madry Natural Trades",
             "report": "load_results write_report",

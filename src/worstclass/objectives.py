@@ -9,7 +9,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from worstclass.errors import UserError
-from worstclass.execution import compiled
+from worstclass.execution.backend import compiled
 from worstclass.rng import Randomness
 from worstclass.types import Attack, Classifier, Losses
 

@@ -6,8 +6,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from worstclass.distributed import ALONE, Team
 from worstclass.errors import choose
+from worstclass.execution.distributed import ALONE, Team
 
 COLUMNS = ("natural_loss", "robust_loss", "natural_correct", "robust_correct")
 """Columns of every table, a number a sample."""

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from worstclass.errors import UserError
-from worstclass.names import Norm as Norm
+from worstclass.inputs.names import Norm as Norm
 from worstclass.rng import Randomness
 from worstclass.stats import ClassStats
 

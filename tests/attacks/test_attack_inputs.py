@@ -23,8 +23,8 @@ from worstclass.attacks import (
     validation_pgd,
 )
 from worstclass.errors import UserError
-from worstclass.inputs import check_images, values_known
-from worstclass.names import ATTACK_NAMES
+from worstclass.inputs.images import check_images, values_known
+from worstclass.inputs.names import ATTACK_NAMES
 from worstclass.rng import PerSample
 from worstclass.types import BallAttack, Norm
 

@@ -26,8 +26,8 @@ from worstclass.attacks import (
 from worstclass.attacks.apgd import APGDLoss
 from worstclass.attacks.pgd import Loss
 from worstclass.errors import UserError
+from worstclass.inputs.names import ATTACK_NAMES
 from worstclass.models import SmallCNN
-from worstclass.names import ATTACK_NAMES
 from worstclass.rng import PerSample, generator
 from worstclass.types import BallAttack, Norm
 

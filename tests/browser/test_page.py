@@ -17,9 +17,9 @@ from selenium.webdriver.remote.webelement import WebElement
 
 from chromium import NEEDS_CHROMIUM, contrast, start
 from tiny import tiny_config, write_tiny_npz
+from worstclass.config.recipe import make_config, read_recipe
 from worstclass.evaluation.targets import evaluate_target, run_target
-from worstclass.percentages import percent
-from worstclass.recipe import make_config, read_recipe
+from worstclass.metrics.percentages import percent
 from worstclass.report import load_results, write_report
 from worstclass.runs.run import open_run
 from worstclass.runs.train import train_run

@@ -14,11 +14,11 @@ from tiny import tiny_config, write_tiny_npz
 from worstclass.bench import robustness
 from worstclass.bench.robustness import draw_front, read_curve, shared_attack
 from worstclass.cli.console import print_curves
+from worstclass.config.recipe import load_config, make_config, to_toml
 from worstclass.errors import UserError
 from worstclass.evaluation.targets import evaluate_target, run_target
 from worstclass.files import read_json, write_json
-from worstclass.percentages import percent
-from worstclass.recipe import load_config, make_config, to_toml
+from worstclass.metrics.percentages import percent
 from worstclass.runs.run import Run, open_run
 from worstclass.runs.saver import ABOUT, LOG
 from worstclass.runs.train import train_run

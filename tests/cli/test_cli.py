@@ -14,12 +14,12 @@ import pytest
 
 import worstclass
 from worstclass.cli import main as cli
-from worstclass.config import Config
+from worstclass.config.keys import Config
+from worstclass.config.methods import METHODS
+from worstclass.config.recipe import make_config, recipe_names, to_toml
 from worstclass.data import sources
 from worstclass.data.cifar import CIFAR10
-from worstclass.methods import METHODS
-from worstclass.names import RECIPE
-from worstclass.recipe import make_config, recipe_names, to_toml
+from worstclass.inputs.names import RECIPE
 from worstclass.runs.saver import ABOUT, LAST, LOG, SELECTED
 from worstclass.runs.train import train_run
 

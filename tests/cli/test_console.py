@@ -6,16 +6,16 @@ import pytest
 import torch
 import typer
 
-import worstclass.config
+import worstclass.config.keys
 from tiny import tiny_config, write_tiny_npz
 from worstclass.cli.console import say
 from worstclass.cli.main import app
 from worstclass.cli.watched import epoch_line, train_with_progress
-from worstclass.devices import pick_engine
+from worstclass.config.recipe import to_toml
 from worstclass.errors import UserError
 from worstclass.files import write_json
-from worstclass.names import RECIPE
-from worstclass.recipe import to_toml
+from worstclass.inputs.names import RECIPE
+from worstclass.runs.devices import pick_engine
 from worstclass.runs.run import open_run
 from worstclass.training.engine import Engine
 
@@ -125,5 +125,5 @@ def test_a_run_remembers_its_engine(tmp_path: Path, monkeypatch: pytest.MonkeyPa
 
 
 def test_recipes_have_a_first_line_each() -> None:
-    for name in worstclass.recipe.recipe_names():
-        assert worstclass.recipe.recipe_comment(name).endswith(".")
+    for name in worstclass.config.recipe.recipe_names():
+        assert worstclass.config.recipe.recipe_comment(name).endswith(".")

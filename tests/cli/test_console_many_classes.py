@@ -14,10 +14,10 @@ from worstclass.cli import progress
 from worstclass.cli.board import Board, Row
 from worstclass.cli.console import fold, short
 from worstclass.cli.watched import epoch_line
-from worstclass.recipe import make_config
+from worstclass.config.recipe import make_config
+from worstclass.metrics.tail import worst_tenth
 from worstclass.runs.run import open_run
 from worstclass.sweep import Job
-from worstclass.tail import worst_tenth
 
 pytestmark = pytest.mark.fast
 

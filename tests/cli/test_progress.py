@@ -18,8 +18,8 @@ from worstclass.cli import progress
 from worstclass.cli.board import Board
 from worstclass.cli.main import app
 from worstclass.cli.progress import Bars, Lines, clock, watch
+from worstclass.config.recipe import to_toml
 from worstclass.evaluation.evaluate import Event
-from worstclass.recipe import to_toml
 from worstclass.runs.run import open_run
 from worstclass.runs.train import train_run
 from worstclass.sweep import Job

@@ -13,6 +13,7 @@ from torch import Tensor
 
 from tiny import COLOUR, GREY, picture
 from worstclass import rng
+from worstclass.config.recipe import load_config, make_config, parse_toml, recipe_names
 from worstclass.data import (
     Augment,
     Images,
@@ -26,7 +27,6 @@ from worstclass.data import (
 )
 from worstclass.errors import UserError
 from worstclass.evaluation.targets import run_target
-from worstclass.recipe import load_config, make_config, parse_toml, recipe_names
 from worstclass.runs.run import open_run
 from worstclass.runs.train import train_run
 

@@ -12,10 +12,10 @@ import torch
 from PIL import Image
 
 from tiny import tiny_config, write_tiny_npz
+from worstclass.config.recipe import make_config
 from worstclass.data import Images, open_source
 from worstclass.data.collect import read_whole
 from worstclass.errors import UserError
-from worstclass.recipe import make_config
 from worstclass.runs.train import train_run
 
 FACTORY = """

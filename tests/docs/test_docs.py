@@ -16,8 +16,8 @@ from torch.utils.data import DataLoader, TensorDataset
 import worstclass
 from scripts import load_script
 from worstclass.cli import main as cli
-from worstclass.methods import METHODS
-from worstclass.recipe import load_config, parse_settings
+from worstclass.config.methods import METHODS
+from worstclass.config.recipe import load_config, parse_settings
 
 pytestmark = pytest.mark.fast
 

@@ -16,8 +16,8 @@ import worstclass
 from scripts import load_script
 from tiny import write_tiny_npz
 from worstclass.cli import main as cli
+from worstclass.config.methods import METHODS
 from worstclass.files import read_json
-from worstclass.methods import METHODS
 from worstclass.report import load_results
 from worstclass.runs.run import open_run
 from worstclass.theory.certify import certify_training

@@ -14,9 +14,9 @@ import pytest
 
 import worstclass
 from scripts import load_script
+from worstclass.config.methods import METHODS
+from worstclass.config.recipe import load_config
 from worstclass.files import read_json
-from worstclass.methods import METHODS
-from worstclass.recipe import load_config
 
 ROOT = Path(__file__).parents[2]
 PACKAGE = ROOT / "src" / "worstclass"

@@ -9,7 +9,8 @@ from torch import Tensor
 
 from tiny import tiny_config, write_tiny_npz
 from worstclass.cli import main as cli
-from worstclass.config import Config
+from worstclass.config.keys import Config
+from worstclass.config.recipe import load_config, to_toml
 from worstclass.data import Images, mirror_pairs, validation_shift
 from worstclass.data.checks import descriptors
 from worstclass.errors import UserError
@@ -24,7 +25,6 @@ from worstclass.evaluation.data_check import (
 )
 from worstclass.evaluation.run_notes import start_notes
 from worstclass.metrics import binomial_interval
-from worstclass.recipe import load_config, to_toml
 from worstclass.runs.run import Run, open_run
 from worstclass.runs.train import train_run
 

@@ -17,8 +17,8 @@ from worstclass.cli import main as cli
 from worstclass.errors import UserError
 from worstclass.evaluation.targets import Target, evaluate_target, model_target
 from worstclass.export import export_run
+from worstclass.inputs.names import check_given_model, check_model_name
 from worstclass.models import Normalized, make_model
-from worstclass.names import check_given_model, check_model_name
 
 X = torch.rand(5, 1, 8, 8, generator=torch.Generator().manual_seed(0))
 

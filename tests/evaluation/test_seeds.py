@@ -6,6 +6,7 @@ from scipy import stats as scipy_stats
 from scipy.stats import norm
 
 from worstclass import metrics
+from worstclass.config.recipe import make_config
 from worstclass.errors import UserError
 from worstclass.evaluation.seeds import (
     Ints,
@@ -19,7 +20,6 @@ from worstclass.evaluation.seeds import (
     standard_deviation,
 )
 from worstclass.metrics import bootstrap_runs, compare
-from worstclass.recipe import make_config
 
 pytestmark = pytest.mark.fast
 

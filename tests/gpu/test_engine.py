@@ -17,10 +17,10 @@ from everything import Everything
 from tiny import assert_same_run, tiny_config, write_tiny_npz
 from worstclass.attacks import pgd, trades_attack
 from worstclass.attacks.conv_relu import fused_conv
+from worstclass.config.recipe import make_config, to_toml
 from worstclass.data import Images, to_float
-from worstclass.execution import no_waiting
+from worstclass.execution.backend import no_waiting
 from worstclass.models import make_model
-from worstclass.recipe import make_config, to_toml
 from worstclass.runs.run import open_run
 from worstclass.runs.saver import LAST, SELECTED
 from worstclass.runs.train import train_run

@@ -13,7 +13,7 @@ from worstclass.attacks.active_set import ActiveSet, Search
 from worstclass.attacks.search_model import Recorded, Strict, recorded, search_model
 from worstclass.data import Images, to_float
 from worstclass.evaluation.evaluate import LARGEST_BATCH, batch_that_fits, evaluate
-from worstclass.execution import Precision
+from worstclass.execution.backend import Precision
 from worstclass.models import make_model
 from worstclass.objectives import kl_divergence
 from worstclass.training.engine import Engine, OneGraph

@@ -9,7 +9,7 @@ import torch
 import torch.distributed as dist
 
 from tiny import tiny_config, write_tiny_npz
-from worstclass.distributed import ALONE, Team
+from worstclass.execution.distributed import ALONE, Team
 from worstclass.runs.saver import LAST
 from worstclass.runs.train import train_run
 from worstclass.training.checkpoint import load_tensors

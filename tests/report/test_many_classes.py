@@ -12,7 +12,7 @@ from worstclass.cli.board import print_results
 from worstclass.cli.console import print_card
 from worstclass.evaluation.targets import load_card
 from worstclass.metrics import compare, worst_tenth, worst_tenth_interval
-from worstclass.percentages import percent_interval
+from worstclass.metrics.percentages import percent_interval
 from worstclass.report import load_results
 from worstclass.report.answer import headline
 from worstclass.report.figures import classwise, forest, training

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from worstclass.recipe import recipe_names
+from worstclass.config.recipe import recipe_names
 from worstclass.report.paper import Reported, recomputed_rho, reported
 
 pytestmark = pytest.mark.fast

@@ -24,8 +24,8 @@ from worstclass.cli.console import print_table
 from worstclass.errors import UserError
 from worstclass.evaluation.outcomes import Outcomes
 from worstclass.evaluation.targets import evaluate_target, run_target
-from worstclass.percentages import percent_interval
-from worstclass.radius import show_radii, show_radius
+from worstclass.inputs.radius import show_radii, show_radius
+from worstclass.metrics.percentages import percent_interval
 from worstclass.report import figures, group_results, headline, load_results, rich_table, write_report
 from worstclass.report.page import page_data
 from worstclass.report.tables import notes, number, rows

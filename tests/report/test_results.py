@@ -8,10 +8,10 @@ import numpy as np
 import pytest
 
 from worstclass.cli import main as cli
+from worstclass.config.recipe import load_config
 from worstclass.evaluation.card import measure
 from worstclass.evaluation.outcomes import ANY, Outcomes
 from worstclass.evaluation.targets import CARD, OUTCOMES, load_card
-from worstclass.recipe import load_config
 from worstclass.runs.run import open_run
 
 ROOT = Path(__file__).parents[2] / "results"

@@ -9,7 +9,7 @@ import pytest
 import worstclass
 from worstclass.evaluation.card import measure
 from worstclass.evaluation.outcomes import Outcomes
-from worstclass.percentages import percent, percent_interval
+from worstclass.metrics.percentages import percent, percent_interval
 from worstclass.report import Result
 from worstclass.report.page import page_data
 

@@ -15,11 +15,11 @@ import pytest
 
 from kills import FORKS, kill_until_done
 from tiny import tiny_config, write_tiny_npz
+from worstclass.config.recipe import make_config, to_toml
 from worstclass.errors import UserError
 from worstclass.evaluation.targets import evaluate_target, run_target
 from worstclass.files import keep_previous, locked
-from worstclass.names import RECIPE
-from worstclass.recipe import make_config, to_toml
+from worstclass.inputs.names import RECIPE
 from worstclass.runs.run import open_run
 from worstclass.runs.saver import LAST, LOG, PREVIOUS, SELECTED
 from worstclass.runs.train import train_run

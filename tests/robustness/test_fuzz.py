@@ -25,14 +25,14 @@ import hostile
 from cifar_files import FILES10, SMALL10
 from mutate import any_value, harm_bytes, harm_value
 from tiny import tiny_config, write_tiny_npz
-from worstclass.config import Config
+from worstclass.config.keys import Config
+from worstclass.config.recipe import make_config, read_recipe, recipe_names, to_toml
 from worstclass.data import Images, open_source
 from worstclass.data.cifar import read_cifar, read_cifar_names
 from worstclass.errors import UserError
 from worstclass.evaluation.checks import load_findings
 from worstclass.evaluation.outcomes import Outcomes
 from worstclass.evaluation.targets import CARD, evaluate_target, load_card, run_target
-from worstclass.recipe import make_config, read_recipe, recipe_names, to_toml
 from worstclass.runs.train import train_run
 from worstclass.strategies import WAT
 from worstclass.sweep import expand, read_sweep

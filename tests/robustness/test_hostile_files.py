@@ -15,11 +15,11 @@ import hostile
 from cifar_files import FILES10, SMALL10, write_files
 from hostile import CLIMBING, one_line
 from tiny import GREY, picture, tiny_config, write_tiny_npz
+from worstclass.config.recipe import make_config, read_recipe
 from worstclass.data import open_source
 from worstclass.data.cifar import read_cifar, read_cifar_names
 from worstclass.evaluation.targets import CARD, OUTCOMES, PROGRESS, evaluate_target, model_target, run_target
-from worstclass.names import RECIPE
-from worstclass.recipe import make_config, read_recipe
+from worstclass.inputs.names import RECIPE
 from worstclass.report import load_results
 from worstclass.runs.run import open_run
 from worstclass.runs.saver import ABOUT, LAST, LOG, SELECTED

@@ -12,12 +12,12 @@ import torch
 from safetensors.torch import save_file
 
 from tiny import tiny_config, write_tiny_npz
+from worstclass.config.recipe import MAX_RECIPE, make_config, to_toml
 from worstclass.data.folders import FORMATS, MAX_PIXELS
 from worstclass.errors import UserError
 from worstclass.evaluation.targets import evaluate_target, model_target, run_target
 from worstclass.files import MAX_RATIO, MAX_TEXT, SMALL_ARCHIVE
-from worstclass.names import RECIPE
-from worstclass.recipe import MAX_RECIPE, make_config, to_toml
+from worstclass.inputs.names import RECIPE
 from worstclass.report import load_results, write_report
 from worstclass.runs.run import open_run
 from worstclass.runs.saver import MAX_LOG, SELECTED

@@ -11,10 +11,10 @@ import torch
 from tiny import put_weights, tiny_config, tiny_run, write_tiny_npz
 from worstclass.cli import main as cli
 from worstclass.cli.evaluate import weights_line
+from worstclass.config.recipe import load_config, make_config
 from worstclass.errors import UserError
 from worstclass.evaluation.run_notes import run_notes
 from worstclass.evaluation.targets import evaluate_target, run_target
-from worstclass.recipe import load_config, make_config
 from worstclass.report import load_results
 from worstclass.report.paper import printed
 from worstclass.reproduce.rows import rows_of

@@ -13,7 +13,7 @@ from torch import nn
 from tiny import tiny_config, write_tiny_npz
 from worstclass.attacks import PGD
 from worstclass.cli import main as cli
-from worstclass.config import Config
+from worstclass.config.keys import Config
 from worstclass.data import Images
 from worstclass.errors import UserError
 from worstclass.runs.base import (

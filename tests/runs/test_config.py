@@ -8,10 +8,10 @@ import torch
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from worstclass.config import DEFAULTS, Config, Select, differing_keys
+from worstclass.config.keys import DEFAULTS, Config, Select, differing_keys
+from worstclass.config.owners import is_used
+from worstclass.config.recipe import make_config, parse_settings, read_recipe, to_toml
 from worstclass.errors import UserError
-from worstclass.owners import is_used
-from worstclass.recipe import make_config, parse_settings, read_recipe, to_toml
 
 pytestmark = pytest.mark.fast
 

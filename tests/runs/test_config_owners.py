@@ -6,12 +6,12 @@ from typing import Any
 
 import pytest
 
-from worstclass.config import DEFAULTS, Config, differing_keys
+from worstclass.config.keys import DEFAULTS, Config, differing_keys
+from worstclass.config.methods import METHOD_KEYS, Method
+from worstclass.config.methods import METHODS as REGISTERED
+from worstclass.config.owners import OWNERS, is_used, owners_of
+from worstclass.config.recipe import load_config, make_config, merge, read_recipe, to_toml
 from worstclass.errors import UserError
-from worstclass.methods import METHOD_KEYS, Method
-from worstclass.methods import METHODS as REGISTERED
-from worstclass.owners import OWNERS, is_used, owners_of
-from worstclass.recipe import load_config, make_config, merge, read_recipe, to_toml
 from worstclass.strategies import uniform
 
 pytestmark = pytest.mark.fast

@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from worstclass.cli.watched import NewNotes
-from worstclass.recipe import make_config
+from worstclass.config.recipe import make_config
 from worstclass.runs.notes import (
     as_good_as_selected,
     counts_of,

@@ -6,14 +6,14 @@ from pathlib import Path
 import pytest
 
 from tiny import tiny_config, write_tiny_npz
-from worstclass.config import Config
+from worstclass.config.keys import Config
+from worstclass.config.recipe import load_config, read_stored
 from worstclass.data import Images
 from worstclass.errors import UserError
 from worstclass.evaluation.run_notes import run_notes, start_notes
 from worstclass.evaluation.targets import CARD, evaluate_target, load_card, run_target
 from worstclass.files import write_json
-from worstclass.names import RECIPE
-from worstclass.recipe import load_config, read_stored
+from worstclass.inputs.names import RECIPE
 from worstclass.runs.finished import is_trained
 from worstclass.runs.run import Run, open_run
 from worstclass.runs.saver import ABOUT, read_about

@@ -7,10 +7,10 @@ import pytest
 import torch
 
 from worstclass.attacks import PGD, trades_attack
-from worstclass.config import Config
+from worstclass.config.keys import Config
+from worstclass.config.recipe import make_config, parse_settings, read_recipe, recipe_comment, recipe_names
 from worstclass.errors import UserError
 from worstclass.objectives import BAT, Madry, Natural, Trades
-from worstclass.recipe import make_config, parse_settings, read_recipe, recipe_comment, recipe_names
 
 pytestmark = pytest.mark.fast
 

@@ -14,10 +14,10 @@ import torch
 from everything import METHOD
 from kills import kill_until_done
 from tiny import assert_same_run, tiny_config, write_tiny_npz
+from worstclass.config.methods import METHODS
+from worstclass.config.recipe import make_config, to_toml
 from worstclass.errors import UserError
-from worstclass.methods import METHODS
-from worstclass.names import RECIPE
-from worstclass.recipe import make_config, to_toml
+from worstclass.inputs.names import RECIPE
 from worstclass.runs.run import open_run
 from worstclass.runs.saver import LAST, LOG, SELECTED
 from worstclass.runs.train import train_run

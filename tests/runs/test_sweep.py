@@ -14,11 +14,11 @@ from sweeps import ATTACKS, assert_same_job, by_hand, sweep_in, working_in, writ
 from tiny import tiny_config, write_tiny_npz
 from worstclass.cli import board
 from worstclass.cli import main as cli
-from worstclass.config import Config
+from worstclass.config.keys import Config
+from worstclass.config.recipe import to_toml
 from worstclass.errors import UserError
 from worstclass.evaluation.targets import CARD, evaluate_target, run_target
 from worstclass.files import locked, read_json, write_json
-from worstclass.recipe import to_toml
 from worstclass.runs.run import open_run
 from worstclass.runs.saver import LAST
 from worstclass.runs.train import train_run

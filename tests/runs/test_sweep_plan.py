@@ -11,10 +11,10 @@ from hypothesis import strategies as st
 
 from sweeps import working_in
 from worstclass.cli import main as cli
-from worstclass.config import differing_keys
+from worstclass.config.keys import differing_keys
+from worstclass.config.methods import METHODS
+from worstclass.config.recipe import load_config, make_config, to_toml
 from worstclass.errors import UserError
-from worstclass.methods import METHODS
-from worstclass.recipe import load_config, make_config, to_toml
 from worstclass.sweep import Job, Setup, Sweep, expand, jobs, read_sweep
 
 ROOT = Path(__file__).parents[2]

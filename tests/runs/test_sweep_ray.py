@@ -18,9 +18,9 @@ import torch
 from sweeps import assert_same_job, by_hand, sweep_in, working_in, write_sweep
 from tiny import assert_same_run, tiny_config, write_tiny_npz
 from worstclass.cli import main as cli
+from worstclass.config.recipe import to_toml
 from worstclass.errors import UserError
 from worstclass.files import read_json
-from worstclass.recipe import to_toml
 from worstclass.runs.finished import is_trained
 from worstclass.runs.run import open_run
 from worstclass.runs.saver import LAST

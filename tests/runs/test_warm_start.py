@@ -16,11 +16,11 @@ import everything
 from kills import kill_until_done
 from tiny import assert_same_run, tiny_config, write_tiny_npz
 from worstclass.cli import main as cli
+from worstclass.config.methods import METHODS
+from worstclass.config.recipe import make_config, merge, to_toml
 from worstclass.data import open_source, split_validation
 from worstclass.errors import UserError
-from worstclass.methods import METHODS
-from worstclass.names import RECIPE
-from worstclass.recipe import make_config, merge, to_toml
+from worstclass.inputs.names import RECIPE
 from worstclass.runs import train as module
 from worstclass.runs.run import Run, open_run
 from worstclass.runs.saver import ABOUT, KEPT, LAST, LOG, SELECTED

@@ -7,10 +7,10 @@ import pytest
 
 import everything
 from tiny import tiny_config, write_tiny_npz
+from worstclass.config.methods import METHODS
+from worstclass.config.recipe import make_config, merge
 from worstclass.errors import UserError
-from worstclass.methods import METHODS
-from worstclass.names import RECIPE
-from worstclass.recipe import make_config, merge
+from worstclass.inputs.names import RECIPE
 from worstclass.runs.run import Run
 from worstclass.runs.saver import KEPT
 from worstclass.runs.train import train_run

@@ -4,8 +4,8 @@ import shutil
 from pathlib import Path
 from typing import Any
 
+from worstclass.config.recipe import make_config, merge, read_recipe, to_toml
 from worstclass.evaluation.outcomes import Outcomes
-from worstclass.recipe import make_config, merge, read_recipe, to_toml
 
 
 def copy_run(folder: Path, out: Path, predictions: dict[str, Any] | None = None, **changes: object) -> Path:

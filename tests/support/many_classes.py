@@ -6,11 +6,11 @@ from typing import Any
 
 import numpy as np
 
+from worstclass.config.recipe import make_config, to_toml
 from worstclass.evaluation.card import make_card
 from worstclass.evaluation.outcomes import Outcomes
 from worstclass.evaluation.targets import CARD, OUTCOMES
-from worstclass.names import RECIPE
-from worstclass.recipe import make_config, to_toml
+from worstclass.inputs.names import RECIPE
 from worstclass.runs.saver import ABOUT, LOG
 
 EPOCHS = 12

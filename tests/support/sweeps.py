@@ -9,10 +9,10 @@ from typing import Any
 
 from tiny import assert_same_run, tiny_config, write_tiny_npz
 from worstclass.cli import main as cli
-from worstclass.config import Config
+from worstclass.config.keys import Config
+from worstclass.config.recipe import to_toml
 from worstclass.evaluation.targets import CARD, OUTCOMES, evaluate_target, run_target
-from worstclass.names import RECIPE
-from worstclass.recipe import to_toml
+from worstclass.inputs.names import RECIPE
 from worstclass.runs.train import train_run
 
 ATTACKS = ("natural", "fgsm")

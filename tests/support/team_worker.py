@@ -13,11 +13,11 @@ import torch
 from torch import Tensor, nn
 
 import everything
-from worstclass.distributed import Team, joined
+from worstclass.config.methods import METHODS
+from worstclass.config.recipe import make_config
 from worstclass.errors import UserError
 from worstclass.evaluation.targets import evaluate_target, run_target
-from worstclass.methods import METHODS
-from worstclass.recipe import make_config
+from worstclass.execution.distributed import Team, joined
 from worstclass.runs.run import open_run
 from worstclass.runs.train import train_run
 from worstclass.runs.warm_start import parse_fork

@@ -10,8 +10,8 @@ from PIL import Image
 from torch import nn
 
 from robust_cnn import load_cnn
-from worstclass.config import Config
-from worstclass.recipe import make_config, merge
+from worstclass.config.keys import Config
+from worstclass.config.recipe import make_config, merge
 from worstclass.runs.run import Run
 from worstclass.runs.saver import LAST, LOG, SELECTED
 from worstclass.runs.train import train_run

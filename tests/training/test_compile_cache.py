@@ -14,10 +14,10 @@ from typing import Any
 import pytest
 import torch
 
-from worstclass import compile_cache
 from worstclass.cli.watched import ready_line
-from worstclass.compile_cache import FOLDER, MAX_FILES, SUFFIX, CompileCache, cache_folder, machine_kind
-from worstclass.recipe import make_config
+from worstclass.config.recipe import make_config
+from worstclass.execution import compile_cache
+from worstclass.execution.compile_cache import FOLDER, MAX_FILES, SUFFIX, CompileCache, cache_folder, machine_kind
 from worstclass.runs.run import Run
 from worstclass.runs.saver import SELECTED
 from worstclass.runs.train import train_run
@@ -224,7 +224,7 @@ def test_a_run_keeps_what_it_compiled_and_says_so(
 PROCESS = """
 import sys, pathlib, torch
 from torch._dynamo.utils import counters
-from worstclass.compile_cache import CompileCache
+from worstclass.execution.compile_cache import CompileCache
 cache = CompileCache(pathlib.Path(sys.argv[1]), "sine", torch.device("cpu"), print)
 cache.load()
 x = torch.linspace(-3, 3, 1000, requires_grad=True)

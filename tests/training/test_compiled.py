@@ -21,12 +21,12 @@ import worstclass
 from worstclass.attacks import conv_relu
 from worstclass.attacks.folding import fold
 from worstclass.bench.training import possible
-from worstclass.devices import pick_engine
 from worstclass.errors import UserError
-from worstclass.execution import allow_tf32
+from worstclass.execution.backend import allow_tf32
 from worstclass.models import SmallCNN, make_model
 from worstclass.models.normalization import Head
 from worstclass.objectives import Natural
+from worstclass.runs.devices import pick_engine
 from worstclass.training import engine as engine_module
 from worstclass.training.engine import OPERATIONS, Captured, Engine, OneGraph, keep_traces
 

@@ -21,11 +21,11 @@ from torch import nn
 import everything
 import team_models
 from tiny import assert_same_run, put_weights, tiny_config, write_tiny_npz
-from worstclass import methods
+from worstclass.config import methods
+from worstclass.config.recipe import make_config, to_toml
 from worstclass.evaluation.outcomes import Outcomes
 from worstclass.evaluation.targets import OUTCOMES, evaluate_target, run_target
-from worstclass.names import RECIPE
-from worstclass.recipe import make_config, to_toml
+from worstclass.inputs.names import RECIPE
 from worstclass.runs.run import open_run
 from worstclass.runs.saver import ABOUT, LAST, LOG
 from worstclass.runs.train import train_run
@@ -341,7 +341,7 @@ def test_processes_that_were_not_started_alike_are_refused(tmp_path: Path) -> No
     script = tmp_path / "script.py"
     script.write_text(
         "import os, torch\n"
-        "from worstclass.distributed import joined\n"
+        "from worstclass.execution.distributed import joined\n"
         "with joined(torch.device('cpu')) as team:\n"
         "    team.check_same('same', 'never')\n"
         "    try:\n"

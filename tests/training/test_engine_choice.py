@@ -9,8 +9,8 @@ import torch
 
 import everything
 from tiny import assert_same_run, tiny_config, write_tiny_npz
+from worstclass.config.methods import METHODS
 from worstclass.data import open_source, split_validation
-from worstclass.methods import METHODS
 from worstclass.models import make_model
 from worstclass.runs.run import open_run
 from worstclass.runs.train import train_run

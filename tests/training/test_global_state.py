@@ -14,7 +14,7 @@ import torch
 from worstclass import rng
 from worstclass.attacks import PGD
 from worstclass.data import Images
-from worstclass.execution import allow_tf32
+from worstclass.execution.backend import allow_tf32
 from worstclass.models import make_model
 from worstclass.objectives import Madry
 from worstclass.strategies import uniform

@@ -11,10 +11,10 @@ from torch import Tensor, nn
 
 from worstclass.data import channel_statistics
 from worstclass.errors import UserError
+from worstclass.inputs.names import MODEL_NAMES, check_model_name, factory_file, runs_user_code
 from worstclass.models import MODELS, Normalized, ResNet18, SmallCNN, WideResNet, make_model
 from worstclass.models.layers import AverageTo, ImageConv2d
 from worstclass.models.resnet import Block, PreActBlock
-from worstclass.names import MODEL_NAMES, check_model_name, factory_file, runs_user_code
 
 pytestmark = pytest.mark.fast
 

@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 from tiny import assert_same_run, tiny_config, write_tiny_npz
 from worstclass.bench import bench_classes
 from worstclass.cli.main import app
+from worstclass.config.recipe import to_toml
 from worstclass.data import Images, Resident, Streamed, fits, make_feed
-from worstclass.recipe import to_toml
 from worstclass.runs.train import train_run
 
 CPU = torch.device("cpu")

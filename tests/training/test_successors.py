@@ -13,10 +13,10 @@ from scipy.optimize import minimize
 from torch import Tensor, nn
 
 from worstclass.attacks import PGD
-from worstclass.distributed import ALONE
+from worstclass.config.recipe import make_config
 from worstclass.errors import UserError
+from worstclass.execution.distributed import ALONE
 from worstclass.objectives import BAT
-from worstclass.recipe import make_config
 from worstclass.stats import COLUMNS, MATRICES, ClassStats
 from worstclass.strategies import CFA, CFOL, CSR, DAFA, FAAL, TRIX, FairTAT
 from worstclass.strategies.csr import pair_weights

@@ -11,11 +11,11 @@ from torch import nn
 from tiny import tiny_config, write_tiny_npz
 from worstclass.cli.main import app
 from worstclass.data import open_source
-from worstclass.distributed import Team
 from worstclass.errors import UserError
+from worstclass.execution.distributed import Team
+from worstclass.execution.torchrun import follows, team_size
 from worstclass.models.sync_batchnorm import sync_norms
 from worstclass.runs.run import build_model
-from worstclass.torchrun import follows, team_size
 from worstclass.training import fit, new_state
 
 

@@ -15,10 +15,10 @@ from short_plans import images, plan
 from tiny import SEED, tiny_config, write_tiny_npz
 from worstclass import rng
 from worstclass.attacks import PGD, trades_attack
-from worstclass.config import Config
+from worstclass.config.keys import Config
+from worstclass.config.methods import METHODS
 from worstclass.data import Augment, Images, epoch_order, open_source, split_validation, to_float
 from worstclass.errors import UserError
-from worstclass.methods import METHODS
 from worstclass.models import SmallCNN, make_model
 from worstclass.objectives import Natural, Trades
 from worstclass.runs.saver import LAST

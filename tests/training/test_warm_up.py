@@ -10,8 +10,8 @@ from torch import Tensor, nn
 
 import everything
 from tiny import assert_same_run, tiny_config, write_tiny_npz
+from worstclass.config.methods import METHODS
 from worstclass.errors import TrainingError
-from worstclass.methods import METHODS
 from worstclass.models import SmallCNN
 from worstclass.runs.train import train_run
 from worstclass.training import Engine

@@ -12,8 +12,8 @@ from worstclass.attacks.first_success import Broken, FirstSuccess
 from worstclass.attacks.pgd import PGD
 from worstclass.attacks.square import Square
 from worstclass.errors import choose
-from worstclass.names import Norm, attack_steps
-from worstclass.radius import check_radius, trades_step
+from worstclass.inputs.names import Norm, attack_steps
+from worstclass.inputs.radius import check_radius, trades_step
 from worstclass.types import BallAttack
 
 __all__ = [

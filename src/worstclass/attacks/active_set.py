@@ -13,7 +13,7 @@ from torch import Tensor
 
 from worstclass.attacks.ball import column
 from worstclass.errors import UserError
-from worstclass.inputs import check_answer
+from worstclass.inputs.images import check_answer
 from worstclass.rng import PerSample
 from worstclass.types import Classifier
 

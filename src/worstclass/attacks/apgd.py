@@ -13,7 +13,7 @@ from worstclass.attacks.ball import column, direction, project, random_direction
 from worstclass.attacks.first_success import FirstSuccess
 from worstclass.attacks.losses import dlr_loss, targeted_dlr_loss
 from worstclass.errors import UserError, choose
-from worstclass.radius import check_radius
+from worstclass.inputs.radius import check_radius
 from worstclass.types import Classifier, Norm
 
 APGDLoss = Literal["ce", "dlr", "targeted-dlr"]

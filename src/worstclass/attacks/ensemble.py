@@ -13,7 +13,7 @@ from worstclass.attacks.fab import FAB
 from worstclass.attacks.first_success import FirstSuccess, own_sources
 from worstclass.attacks.square import Square
 from worstclass.errors import UserError, unknown
-from worstclass.inputs import check_answer, check_batch
+from worstclass.inputs.images import check_answer, check_batch
 from worstclass.rng import Randomness
 from worstclass.types import Classifier, Norm
 

@@ -9,7 +9,7 @@ from torch import Tensor
 from worstclass.attacks.active_set import Look, Search
 from worstclass.attacks.ball import radius_of
 from worstclass.errors import UserError
-from worstclass.inputs import check_batch
+from worstclass.inputs.images import check_batch
 from worstclass.rng import PerSample, Randomness, Rows
 from worstclass.types import Classifier, Norm
 

@@ -16,7 +16,7 @@ from torch import Tensor, fx, nn
 
 from worstclass.attacks.active_set import predict
 from worstclass.attacks.conv_relu import fused_conv
-from worstclass.execution import allow_tf32
+from worstclass.execution.backend import allow_tf32
 from worstclass.models.layers import AverageTo, ImageConv2d, conv2d
 from worstclass.models.normalization import Head
 from worstclass.models.sync_batchnorm import SYNCED, SyncedBatchNorm2d

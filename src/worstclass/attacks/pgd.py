@@ -12,10 +12,10 @@ from worstclass import rng
 from worstclass.attacks.ball import column, direction, l2, project, radius_of
 from worstclass.attacks.losses import cw_loss
 from worstclass.errors import UserError, choose
-from worstclass.execution import compiled
-from worstclass.inputs import check_answer, check_batch
+from worstclass.execution.backend import compiled
+from worstclass.inputs.images import check_answer, check_batch
+from worstclass.inputs.radius import check_radius
 from worstclass.objectives import kl_divergence
-from worstclass.radius import check_radius
 from worstclass.rng import Randomness
 from worstclass.types import Classifier, Norm
 

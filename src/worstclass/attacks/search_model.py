@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from worstclass.attacks.folding import Folded, fold
-from worstclass.execution import Precision, allow_tf32, no_waiting
+from worstclass.execution.backend import Precision, allow_tf32, no_waiting
 from worstclass.types import Classifier
 
 

@@ -14,7 +14,7 @@ from worstclass.attacks.ball import l2
 from worstclass.attacks.first_success import FirstSuccess
 from worstclass.attacks.losses import margin as margin_of
 from worstclass.errors import UserError, choose
-from worstclass.radius import check_radius
+from worstclass.inputs.radius import check_radius
 from worstclass.rng import PerSample
 from worstclass.types import Classifier, Norm
 

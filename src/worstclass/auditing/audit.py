@@ -19,7 +19,6 @@ from worstclass.auditing.data import read_data, sample
 from worstclass.auditing.preflight import check_classes, preflight, standardised, try_model
 from worstclass.auditing.result import AuditResult
 from worstclass.data.images import check_class_names
-from worstclass.devices import pick_device, pick_search
 from worstclass.errors import UserError, choose, shown
 from worstclass.evaluation.checks import CHECKED_IMAGES, check_strength
 from worstclass.evaluation.evaluate import Notify, as_input, batch_that_fits, evaluation_mode
@@ -35,11 +34,12 @@ from worstclass.evaluation.targets import (
     load_outcomes,
     rename_classes,
 )
-from worstclass.execution import Precision
-from worstclass.inputs import tensor_of
+from worstclass.execution.backend import Precision
+from worstclass.inputs.images import tensor_of
+from worstclass.inputs.names import parse_attacks
+from worstclass.inputs.radius import check_radius
 from worstclass.models import Normalized
-from worstclass.names import parse_attacks
-from worstclass.radius import check_radius
+from worstclass.runs.devices import pick_device, pick_search
 from worstclass.runs.run import fingerprint
 from worstclass.training.checkpoint import digest, weights_of
 from worstclass.types import Norm

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from worstclass.errors import UserError, shown, unknown
-from worstclass.names import NATURAL
-from worstclass.percentages import percent
+from worstclass.inputs.names import NATURAL
+from worstclass.metrics.percentages import percent
 
 MEASURES = {"average": "average", "worst": "worst", "worst-tenth": "worst_tenth"}
 """What a gate may name, and its key in a card; `natural-` before it takes clean images, `.low` or `.high` after it an

@@ -13,12 +13,12 @@ from worstclass.data import Images, repeated_images, to_float
 from worstclass.errors import UserError, reason
 from worstclass.evaluation.checks import CHECKED_IMAGES, UNLIKELY, Finding, check_model, some_of
 from worstclass.evaluation.evaluate import as_input
-from worstclass.inputs import check_first_label, check_labels, check_logits, kept_as_is
-from worstclass.metrics import per_class_accuracy
+from worstclass.inputs.images import check_first_label, check_labels, check_logits, kept_as_is
+from worstclass.inputs.names import BLACK_BOX
+from worstclass.inputs.radius import show_radius
+from worstclass.metrics.measures import per_class_accuracy
+from worstclass.metrics.percentages import percent
 from worstclass.models import Normalized
-from worstclass.names import BLACK_BOX
-from worstclass.percentages import percent
-from worstclass.radius import show_radius
 from worstclass.types import Classifier, Norm
 
 DARK = 0.02  # images whose brightest pixel is below were divided by 255 twice

@@ -17,13 +17,13 @@ from worstclass.evaluation.card import compare_with_base
 from worstclass.evaluation.checks import Finding, load_findings, verdict
 from worstclass.evaluation.outcomes import Outcomes
 from worstclass.evaluation.targets import check_comparable, load_card, load_outcomes, save_evaluation
-from worstclass.metrics import Measure
-from worstclass.percentages import percent, percent_interval
-from worstclass.radius import same_radius, show_radius
+from worstclass.inputs.radius import same_radius, show_radius
+from worstclass.metrics.measures import Measure
+from worstclass.metrics.percentages import percent, percent_interval
+from worstclass.metrics.tail import has_many
 from worstclass.report.markup import plain_text
 from worstclass.report.results import Result, attack_title, strongest_attack
 from worstclass.report.tables import TENTH, TENTH_NOTE, weakest
-from worstclass.tail import has_many
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

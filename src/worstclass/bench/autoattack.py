@@ -13,7 +13,7 @@ from worstclass.data import Images
 from worstclass.errors import UserError
 from worstclass.evaluation.evaluate import Notify, as_input, evaluate
 from worstclass.evaluation.outcomes import STANDS
-from worstclass.execution import Precision, allow_tf32
+from worstclass.execution.backend import Precision, allow_tf32
 from worstclass.types import Classifier, Norm
 
 Standing = NDArray[np.bool_]

@@ -5,7 +5,7 @@ from collections.abc import Callable
 
 import torch
 
-from worstclass.execution import wait
+from worstclass.execution.backend import wait
 
 
 def seconds(work: Callable[[], object], times: int, device: torch.device, *, warm_up: int = 3) -> tuple[float, float]:

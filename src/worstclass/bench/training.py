@@ -15,7 +15,7 @@ from worstclass.attacks import PGD, trades_attack
 from worstclass.bench.timing import seconds
 from worstclass.bench.ways import PUBLIC, WAYS
 from worstclass.data import Augment, Images, to_float
-from worstclass.execution import allow_tf32, wait
+from worstclass.execution.backend import allow_tf32, wait
 from worstclass.models import make_model
 from worstclass.objectives import Trades
 from worstclass.stats import MATRICES

@@ -26,8 +26,8 @@ def adjust(
     """
     folder = out or run.resolve().with_name(f"{run.resolve().name}-adjusted")
 
-    from worstclass.devices import pick_device
     from worstclass.runs.adjust import adjust_run
+    from worstclass.runs.devices import pick_device
     from worstclass.runs.run import consent, open_run
 
     adjusted = adjust_run(

@@ -11,7 +11,7 @@ from worstclass.cli.console import fail_line, say
 from worstclass.cli.given import default_radius, given_model, refuse_normalisation
 from worstclass.cli.options import AllowCode, DataDir, Device, Search, complete_runs, refuse
 from worstclass.errors import UserError
-from worstclass.names import (
+from worstclass.inputs.names import (
     ATTACK_NAMES,
     DATA_NAMES,
     FINISHED_MODELS,
@@ -97,8 +97,8 @@ def audit(
 
     from worstclass.auditing.audit import audit_target, normalised, sampled
     from worstclass.cli.watched import watched_attacks
-    from worstclass.devices import pick_device, pick_search
     from worstclass.evaluation.targets import CARD, OUTCOMES
+    from worstclass.runs.devices import pick_device, pick_search
     from worstclass.runs.run import open_run
 
     chosen = pick_device(device)

@@ -9,10 +9,10 @@ import typer
 from worstclass.bench.ways import PARTS, PUBLIC, WAYS
 from worstclass.cli.console import print_steps, print_timings, say
 from worstclass.cli.options import AllowCode, DataDir, Device, RunFolder, Search, complete_recipes
+from worstclass.config.recipe import load_config, parse_settings
 from worstclass.errors import UserError, choose
 from worstclass.files import write_json
-from worstclass.names import RECIPE, check_model_name, parse_attacks, runs_user_code
-from worstclass.recipe import load_config, parse_settings
+from worstclass.inputs.names import RECIPE, check_model_name, parse_attacks, runs_user_code
 
 FAST = "cifar10-resnet18-fast"
 
@@ -34,8 +34,8 @@ def bench_autoattack_command(
 
     from worstclass.bench import bench_autoattack
     from worstclass.cli.progress import watch
-    from worstclass.devices import pick_device, pick_search
     from worstclass.evaluation.targets import run_target
+    from worstclass.runs.devices import pick_device, pick_search
     from worstclass.runs.run import open_run
 
     chosen = pick_device(device)
@@ -77,7 +77,7 @@ def bench_training_command(
 
     from worstclass.bench import bench_training, matrix_ceiling
     from worstclass.bench.training import possible
-    from worstclass.devices import pick_device
+    from worstclass.runs.devices import pick_device
 
     chosen = pick_device(device)
     here = [PUBLIC, *possible(chosen)]
@@ -176,7 +176,7 @@ def bench_classes_command(
             raise UserError(f"--classes: '{number}' is not a number of classes, two or more.")
 
     from worstclass.bench import bench_classes
-    from worstclass.devices import pick_device
+    from worstclass.runs.devices import pick_device
 
     chosen = pick_device(device)
     for number in numbers:

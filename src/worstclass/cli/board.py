@@ -15,14 +15,14 @@ from rich.text import Text
 from worstclass.cli import progress
 from worstclass.cli.console import print_wide, say
 from worstclass.errors import UserError, visible
-from worstclass.names import RECIPE
-from worstclass.percentages import percent
+from worstclass.inputs.names import RECIPE
+from worstclass.metrics.percentages import percent
+from worstclass.metrics.tail import has_many, worst_tenth
 from worstclass.report.results import attack_title
 from worstclass.runs.run import open_run
 from worstclass.runs.saver import LOG
 from worstclass.sweep.jobs import Failure
 from worstclass.sweep.plan import Job
-from worstclass.tail import has_many, worst_tenth
 
 INTERVAL = 1.0
 

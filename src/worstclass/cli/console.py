@@ -10,9 +10,9 @@ from rich.table import Table
 from rich.text import Text
 
 from worstclass.errors import visible
-from worstclass.percentages import percent, percent_interval
-from worstclass.radius import show_radius
-from worstclass.torchrun import follows
+from worstclass.execution.torchrun import follows
+from worstclass.inputs.radius import show_radius
+from worstclass.metrics.percentages import percent, percent_interval
 
 if TYPE_CHECKING:  # to print a line needs no torch
     import torch
@@ -130,9 +130,9 @@ def print_curves(curves: "Sequence[Curve]", trained: "Sequence[Curve]") -> None:
 
 def print_card(card: dict[str, Any]) -> None:
     """The card's main measures as a table; with rho, and against what, where there is a base."""
+    from worstclass.metrics.tail import has_many
     from worstclass.report.results import attack_title
     from worstclass.report.tables import TENTH, TENTH_NOTE, base_name, number, weakest
-    from worstclass.tail import has_many
 
     base, many = card.get("base"), has_many(len(card["class_names"]))
     tenth, rho = [TENTH] if many else [], ["rho"] if base else []

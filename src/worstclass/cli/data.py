@@ -10,7 +10,7 @@ from rich.text import Text
 from worstclass.cli.console import print_wide, say
 from worstclass.cli.options import DataDir
 from worstclass.errors import UserError, visible
-from worstclass.names import check_data_name
+from worstclass.inputs.names import check_data_name
 
 ROWS = 30  # classes that are shown one by one
 

@@ -11,10 +11,10 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from worstclass.cli.console import say
-from worstclass.config import Config
+from worstclass.config.keys import Config
+from worstclass.config.recipe import make_config, read_recipe, read_stored
 from worstclass.errors import TrainingError
-from worstclass.names import RECIPE
-from worstclass.recipe import make_config, read_recipe, read_stored
+from worstclass.inputs.names import RECIPE
 
 RECIPES = ("fashion-mini-trades", "fashion-mini-wat")
 ATTACKS = ("pgd-100", "cw")
@@ -72,8 +72,8 @@ def _config(recipe: str, folder: Path) -> Config:
 def _work(recipe: str, folder: Path, device: str) -> None:
     """What a process does; what is there already is not done again."""
     from worstclass.cli.watched import evaluate_with_progress, train_with_progress
-    from worstclass.devices import pick_device
     from worstclass.evaluation.targets import CARD, run_target
+    from worstclass.runs.devices import pick_device
     from worstclass.runs.run import open_run
 
     chosen, resume = pick_device(device), (folder / RECIPE).is_file()

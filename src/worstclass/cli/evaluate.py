@@ -18,7 +18,7 @@ from worstclass.cli.options import (
     refuse,
 )
 from worstclass.errors import UserError, choose
-from worstclass.names import (
+from worstclass.inputs.names import (
     ATTACK_NAMES,
     FINISHED_MODELS,
     NATURAL,
@@ -100,9 +100,9 @@ def evaluate(
         raise UserError(f"--base: there is no folder {base}.")
 
     from worstclass.cli.watched import evaluate_with_progress
-    from worstclass.devices import pick_device, pick_search
-    from worstclass.distributed import joined
     from worstclass.evaluation.targets import CARD, OUTCOMES, run_target
+    from worstclass.execution.distributed import joined
+    from worstclass.runs.devices import pick_device, pick_search
     from worstclass.runs.run import open_run
 
     def targets() -> "tuple[Target, Target | None]":

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, get_args
 
 from worstclass.cli.options import check_weights, radius
 from worstclass.errors import UserError, choose
-from worstclass.names import (
+from worstclass.inputs.names import (
     DATA_NAMES,
     FINISHED,
     Norm,

@@ -12,7 +12,7 @@ from typing import Any, NoReturn
 
 import typer
 
-from worstclass.config import Config
+from worstclass.config.keys import Config
 from worstclass.errors import (
     AttackError,
     TeamError,
@@ -23,7 +23,7 @@ from worstclass.errors import (
     visible,
     what_failed,
 )
-from worstclass.torchrun import follows, team_size
+from worstclass.execution.torchrun import follows, team_size
 
 
 @contextmanager

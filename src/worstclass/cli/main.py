@@ -27,18 +27,26 @@ from worstclass.cli.options import (
 )
 from worstclass.cli.sweep import sweep
 from worstclass.cli.watch import watch
-from worstclass.config import Config
+from worstclass.config.keys import Config
+from worstclass.config.owners import describe_owners
+from worstclass.config.recipe import (
+    load_config,
+    make_config,
+    merge,
+    parse_settings,
+    read_stored,
+    recipe_comment,
+    recipe_names,
+)
 from worstclass.errors import (
     UserError,
     choose,
 )
+from worstclass.execution.torchrun import team_size
 from worstclass.files import write_atomic, write_json
-from worstclass.names import VERSION, check_run_folder, runs_user_code, split_fork
-from worstclass.owners import describe_owners
-from worstclass.recipe import load_config, make_config, merge, parse_settings, read_stored, recipe_comment, recipe_names
+from worstclass.inputs.names import VERSION, check_run_folder, runs_user_code, split_fork
 from worstclass.reproduce.specs import FIGURES, FORMATS, TABLES
 from worstclass.sweep.plan import RESULTS
-from worstclass.torchrun import team_size
 
 BASE_START = 0.7
 app = typer.Typer(rich_markup_mode=None, pretty_exceptions_enable=False)
@@ -149,10 +157,10 @@ def train(
         config = make_config(config.recipe() | {"base_start": BASE_START})
 
     from worstclass.cli.watched import train_with_progress
-    from worstclass.compile_cache import cache_folder
-    from worstclass.devices import as_started, pick_device, pick_engine
-    from worstclass.distributed import joined
+    from worstclass.execution.compile_cache import cache_folder
+    from worstclass.execution.distributed import joined
     from worstclass.integrations.trackers import tensorboard_writer, wandb_writer
+    from worstclass.runs.devices import as_started, pick_device, pick_engine
     from worstclass.runs.run import code_of, consent, open_run
     from worstclass.runs.warm_start import parse_fork
 

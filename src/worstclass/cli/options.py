@@ -6,11 +6,11 @@ from typing import Annotated
 
 import typer
 
+from worstclass.config.fields import parse_number
+from worstclass.config.recipe import recipe_names
 from worstclass.errors import UserError
-from worstclass.fields import parse_number
-from worstclass.names import RECIPE, Norm, check_device_name, check_run_folder
-from worstclass.radius import check_radius
-from worstclass.recipe import recipe_names
+from worstclass.inputs.names import RECIPE, Norm, check_device_name, check_run_folder
+from worstclass.inputs.radius import check_radius
 
 PICKLED = (".pt", ".pth", ".ckpt", ".pkl", ".bin")
 

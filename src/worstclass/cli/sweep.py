@@ -10,7 +10,7 @@ from worstclass.cli.console import say
 from worstclass.cli.options import AllowCode, DataDir
 from worstclass.errors import UserError, choose, exit_code
 from worstclass.files import locked, write_json
-from worstclass.names import check_device_name, parse_attacks
+from worstclass.inputs.names import check_device_name, parse_attacks
 from worstclass.sweep.plan import RESULTS, expand, read_sweep
 
 
@@ -41,7 +41,7 @@ def sweep(
 
     from worstclass.cli.board import Board, print_results
     from worstclass.data import data_at_hand
-    from worstclass.devices import pick_device
+    from worstclass.runs.devices import pick_device
     from worstclass.sweep import (
         Setup,
         check_jobs,

@@ -10,14 +10,15 @@ import typer
 
 from worstclass.cli.console import say, short
 from worstclass.cli.progress import clock, watch
-from worstclass.config import Config
-from worstclass.distributed import ALONE, Team
+from worstclass.config.keys import Config
 from worstclass.errors import exit_code
 from worstclass.evaluation.evaluate import Event
 from worstclass.evaluation.run_notes import run_notes, start_notes
 from worstclass.evaluation.targets import PART, PROGRESS, Target, evaluate_target
-from worstclass.names import RECIPE
-from worstclass.percentages import percent
+from worstclass.execution.distributed import ALONE, Team
+from worstclass.inputs.names import RECIPE
+from worstclass.metrics.percentages import percent
+from worstclass.metrics.tail import has_many
 from worstclass.runs.base import base_config, base_epoch
 from worstclass.runs.notes import training_notes
 from worstclass.runs.run import Run, consent, open_run
@@ -25,7 +26,6 @@ from worstclass.runs.saver import LOG
 from worstclass.runs.selection import is_validated
 from worstclass.runs.train import train_run
 from worstclass.runs.warm_start import Fork
-from worstclass.tail import has_many
 from worstclass.training.engine import Engine
 
 

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from worstclass import rng
 from worstclass.errors import UserError, shown
-from worstclass.inputs import check_images, check_labels
+from worstclass.inputs.images import check_images, check_labels
 
 
 @dataclass(frozen=True)

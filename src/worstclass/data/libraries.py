@@ -12,8 +12,8 @@ from worstclass.data.collect import known_labels, names_of, read_whole
 from worstclass.data.images import Images, check_class_names
 from worstclass.data.source import Part, Source
 from worstclass.errors import UserError, unknown
-from worstclass.factories import call_factory, need
 from worstclass.files import clean_errors
+from worstclass.inputs.factories import call_factory, need
 
 SAVED = ("dataset_dict.json", "state.json")
 """Files of a folder by `save_to_disk`: of several splits, and of one."""

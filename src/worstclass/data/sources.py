@@ -8,7 +8,7 @@ from worstclass.data.cifar import CIFAR10, CIFAR100, ensure_cifar, find_cifar, r
 from worstclass.data.folders import folder_names, folder_test_shape, left_out, read_folder
 from worstclass.data.libraries import factory_source, hf_source, torchvision_source
 from worstclass.data.source import Source
-from worstclass.names import check_data_name, is_factory
+from worstclass.inputs.names import check_data_name, is_factory
 
 Notify = Callable[[str, int, int], None]
 """Progress of a download: what, bytes so far, bytes in all."""

@@ -11,8 +11,8 @@ from numpy.typing import NDArray
 from worstclass import metrics
 from worstclass.attacks import Ensemble
 from worstclass.evaluation.outcomes import ANY, NATURAL, STANDS, Ints, Outcomes
+from worstclass.execution.versions import versions
 from worstclass.types import BallAttack
-from worstclass.versions import versions
 
 
 @dataclass(frozen=True)

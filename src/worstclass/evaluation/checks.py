@@ -19,7 +19,7 @@ from worstclass.attacks.active_set import predict
 from worstclass.data import Images
 from worstclass.evaluation.evaluate import as_input, evaluate
 from worstclass.evaluation.outcomes import ANY, NATURAL, Outcomes
-from worstclass.percentages import percent
+from worstclass.metrics.percentages import percent
 from worstclass.types import BallAttack, Classifier, Norm
 
 CHECKED_IMAGES = 500  # that the checks look at

@@ -11,7 +11,7 @@ from torch import Tensor
 from worstclass.data import Images, exact_duplicates, held_out, validation_shift
 from worstclass.data.checks import BLOCK, descriptors, mirror_pairs, quick_predictions
 from worstclass.errors import UserError
-from worstclass.metrics import binomial_interval
+from worstclass.metrics.measures import binomial_interval
 
 FEW = 20  # validation images of a class below which its accuracy is hardly known
 UNLIKE = 8.0  # times what chance gives

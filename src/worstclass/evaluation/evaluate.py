@@ -16,11 +16,11 @@ from worstclass.attacks.ball import distance
 from worstclass.attacks.ensemble import NATURAL_ERROR, STANDING
 from worstclass.attacks.search_model import Passes, SearchModel, Strict, recorded, search_model
 from worstclass.data import Images, to_float
-from worstclass.distributed import ALONE, Team
 from worstclass.errors import AttackError, UserError, choose, shown
 from worstclass.evaluation.outcomes import ANY, NATURAL, STANDS, Ints, Outcomes, Progress
-from worstclass.execution import Precision, allow_tf32, on
-from worstclass.inputs import TOLERANCE, check_labels, check_logits, refuse_frozen, tensor_of, values_known
+from worstclass.execution.backend import Precision, allow_tf32, on
+from worstclass.execution.distributed import ALONE, Team
+from worstclass.inputs.images import TOLERANCE, check_labels, check_logits, refuse_frozen, tensor_of, values_known
 from worstclass.rng import PerSample
 from worstclass.types import BallAttack, Classifier
 

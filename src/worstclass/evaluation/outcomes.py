@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from worstclass.errors import UserError, shown
 from worstclass.files import Npz, write_npz
-from worstclass.names import NATURAL as NATURAL
+from worstclass.inputs.names import NATURAL as NATURAL
 
 ANY = "/any"  # suffix of an attack's name for its any-iterate convention
 STANDS = ""  # in `Outcomes.broken_by`: nothing broke this sample

@@ -5,7 +5,7 @@ from typing import Annotated, Literal
 from pydantic import AfterValidator, ConfigDict, Field
 
 from worstclass.evaluation.outcomes import check_attack_name
-from worstclass.names import Norm
+from worstclass.inputs.names import Norm
 from worstclass.records import ClassNames, Count, Finite, Record
 
 AttackName = Annotated[str, AfterValidator(check_attack_name)]

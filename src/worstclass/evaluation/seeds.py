@@ -15,9 +15,9 @@ from numpy.typing import ArrayLike, NDArray
 from scipy import stats as scipy_stats
 
 from worstclass import metrics
-from worstclass.config import Config, differing_keys
+from worstclass.config.keys import Config, differing_keys
 from worstclass.errors import UserError
-from worstclass.metrics import DRAWS, Floats, Measure
+from worstclass.metrics.measures import DRAWS, Floats, Measure
 
 Ints = NDArray[np.int64]
 

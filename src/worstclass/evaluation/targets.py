@@ -12,7 +12,6 @@ from torch import nn
 
 from worstclass.attacks import PGD, Ensemble, FirstSuccess, make_attack
 from worstclass.data import Images, open_source
-from worstclass.distributed import ALONE, Team
 from worstclass.errors import UserError
 from worstclass.evaluation.card import Base, make_card
 from worstclass.evaluation.checks import (
@@ -29,17 +28,18 @@ from worstclass.evaluation.data_check import empty_note
 from worstclass.evaluation.evaluate import Notify, as_input, batch_that_fits, evaluate
 from worstclass.evaluation.outcomes import ANY, NATURAL, Outcomes, Progress
 from worstclass.evaluation.schema import CardRecord
-from worstclass.execution import Precision
+from worstclass.execution.backend import Precision
+from worstclass.execution.distributed import ALONE, Team
+from worstclass.execution.versions import versions
 from worstclass.files import locked, read_json, write_json
+from worstclass.inputs.names import BLACK_BOX, RECIPE
+from worstclass.inputs.radius import same_radius, show_radius
 from worstclass.models import make_model
 from worstclass.models.robustbench import published
-from worstclass.names import BLACK_BOX, RECIPE
-from worstclass.radius import same_radius, show_radius
 from worstclass.records import check_record
 from worstclass.runs.run import Run, check_classifier, fingerprint, refuse_script, valid_images
 from worstclass.training.checkpoint import digest, load_tensors, load_weights, weights_of
 from worstclass.types import BallAttack, Norm
-from worstclass.versions import versions
 
 CARD, OUTCOMES, PROGRESS = "card.json", "outcomes.npz", "progress.npz"
 PART = "progress-{}of{}.npz"  # of one process of several

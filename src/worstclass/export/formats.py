@@ -12,11 +12,11 @@ from torch import nn
 
 from worstclass.data.arrays import CHANNELS
 from worstclass.errors import UserError
-from worstclass.factories import need
 from worstclass.files import clean_errors, read_json, write_atomic, write_json
+from worstclass.inputs.factories import need
+from worstclass.inputs.names import model_kind, runs_user_code
 from worstclass.models import Normalized, make_model
 from worstclass.models.libraries import OnnxModel
-from worstclass.names import model_kind, runs_user_code
 from worstclass.records import ClassNames, Count, Record, check_record
 from worstclass.runs.run import Run
 from worstclass.training.checkpoint import load_tensors, load_weights, weights_of

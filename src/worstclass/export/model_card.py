@@ -6,12 +6,12 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from worstclass.config.recipe import make_config, to_toml
 from worstclass.errors import visible
 from worstclass.evaluation.checks import load_findings, verdict
-from worstclass.names import NATURAL
-from worstclass.percentages import percent_interval
-from worstclass.radius import show_radii, show_radius
-from worstclass.recipe import make_config, to_toml
+from worstclass.inputs.names import NATURAL
+from worstclass.inputs.radius import show_radii, show_radius
+from worstclass.metrics.percentages import percent_interval
 from worstclass.report.results import attack_title
 from worstclass.report.tables import weakest
 from worstclass.runs.run import Run

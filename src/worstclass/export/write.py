@@ -8,7 +8,7 @@ from worstclass.evaluation.targets import CARD, load_card
 from worstclass.export.formats import WRITERS, describe
 from worstclass.export.model_card import model_card
 from worstclass.files import write_atomic
-from worstclass.names import VERSION
+from worstclass.inputs.names import VERSION
 from worstclass.runs.run import Run
 from worstclass.training.checkpoint import digest
 

@@ -13,7 +13,7 @@ import torch.distributed as dist
 from torch import Tensor, nn
 
 from worstclass.errors import UserError
-from worstclass.factories import need
+from worstclass.inputs.factories import need
 from worstclass.integrations.epoch_audit import EpochAudit, class_scalars
 from worstclass.strategies import ClassGuard
 

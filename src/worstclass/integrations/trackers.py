@@ -5,7 +5,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from worstclass.factories import need
+from worstclass.inputs.factories import need
 from worstclass.runs.selection import is_validated
 
 Record = Callable[[dict[str, Any]], None]

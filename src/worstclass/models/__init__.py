@@ -7,13 +7,13 @@ from torch import nn
 
 from worstclass import rng
 from worstclass.errors import UserError
-from worstclass.factories import call_factory
+from worstclass.inputs.factories import call_factory
+from worstclass.inputs.names import check_given_model, check_model_name, model_kind, runs_user_code
 from worstclass.models.libraries import library_model
 from worstclass.models.normalization import Normalized
 from worstclass.models.resnet import ResNet18
 from worstclass.models.small import SmallCNN
 from worstclass.models.wide_resnet import WideResNet
-from worstclass.names import check_given_model, check_model_name, model_kind, runs_user_code
 
 __all__ = ["MODELS", "Normalized", "ResNet18", "SmallCNN", "WideResNet", "make_model"]
 

@@ -10,8 +10,8 @@ import torch
 from torch import Tensor, nn
 
 from worstclass.errors import UserError
-from worstclass.factories import need
 from worstclass.files import clean_errors
+from worstclass.inputs.factories import need
 from worstclass.models.normalization import Normalized
 from worstclass.models.robustbench import entry
 

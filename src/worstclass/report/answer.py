@@ -8,8 +8,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from worstclass.evaluation.outcomes import STANDS
-from worstclass.names import NATURAL
-from worstclass.percentages import percent
+from worstclass.inputs.names import NATURAL
+from worstclass.metrics.percentages import percent
 from worstclass.report.groups import Group, by_worst
 from worstclass.report.results import Result, attack_title
 

@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from worstclass.tail import has_many
+from worstclass.metrics.tail import has_many
 
 
 def epoch_data(log: Sequence[Mapping[str, Any]]) -> dict[str, Any]:

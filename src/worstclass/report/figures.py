@@ -13,11 +13,11 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
 from worstclass.errors import choose
+from worstclass.metrics.tail import has_many, worst_tenth
 from worstclass.report.groups import Group, by_worst, has_seeds
 from worstclass.report.results import Result, attack_title
 from worstclass.runs.run import Run
 from worstclass.runs.selection import is_validated
-from worstclass.tail import has_many, worst_tenth
 
 COLORS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000", "#F0E442")  # Okabe and Ito
 ENDS = 10  # of many classes, those shown at either end

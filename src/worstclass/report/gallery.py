@@ -16,7 +16,7 @@ from worstclass.data import data_at_hand, to_float
 from worstclass.errors import UserError
 from worstclass.evaluation.outcomes import NATURAL
 from worstclass.evaluation.targets import run_target
-from worstclass.percentages import percent
+from worstclass.metrics.percentages import percent
 from worstclass.report.results import Result
 from worstclass.rng import PerSample
 from worstclass.runs.saver import LAST, SELECTED

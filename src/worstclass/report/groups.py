@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from worstclass.config import Config
+from worstclass.config.keys import Config
 from worstclass.evaluation.seeds import (
     Spreads,
     compare_seeds,
@@ -16,11 +16,11 @@ from worstclass.evaluation.seeds import (
     seed_means,
     standard_deviation,
 )
-from worstclass.metrics import Measure
+from worstclass.metrics.measures import Measure
+from worstclass.metrics.tail import has_many
 from worstclass.report.paper import printed
 from worstclass.report.results import Result, shared_attacks
 from worstclass.report.titles import distinguish
-from worstclass.tail import has_many
 
 DIFFERENCES = ("average_difference", "worst_difference", "worst_tenth_difference")
 

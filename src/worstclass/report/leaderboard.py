@@ -9,7 +9,7 @@ from rich.table import Table
 from rich.text import Text
 
 from worstclass.errors import visible
-from worstclass.percentages import percent, percent_interval
+from worstclass.metrics.percentages import percent, percent_interval
 from worstclass.report.groups import Group, by_worst
 from worstclass.report.markup import latex_table, markdown_table, plain_text
 from worstclass.report.results import attack_title

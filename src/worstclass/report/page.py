@@ -11,12 +11,13 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 from numpy.typing import NDArray
 
+from worstclass.config.recipe import to_toml
 from worstclass.evaluation.checks import load_findings
 from worstclass.evaluation.run_notes import run_notes
 from worstclass.files import write_atomic
-from worstclass.names import VERSION
-from worstclass.radius import show_radii, show_radius
-from worstclass.recipe import to_toml
+from worstclass.inputs.names import VERSION
+from worstclass.inputs.radius import show_radii, show_radius
+from worstclass.metrics.tail import has_many
 from worstclass.report import figures
 from worstclass.report.answer import answers, comparison
 from worstclass.report.epochs import epoch_data
@@ -27,7 +28,6 @@ from worstclass.report.results import Result, attack_title, shared_attacks, stro
 from worstclass.report.tables import header, notes, render_table, rows
 from worstclass.runs.notes import counts_of, distribution, effective_classes
 from worstclass.runs.run import Run
-from worstclass.tail import has_many
 from worstclass.theory.certify import certify_outcomes, certify_training
 
 SCRIPTS = ("vendor/d3.min.js", "vendor/plot.umd.min.js", "charts.js", "page_many.js", "page.js")

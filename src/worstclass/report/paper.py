@@ -6,7 +6,7 @@ from functools import cache
 from importlib.resources import files
 
 from worstclass import metrics
-from worstclass.config import Config
+from worstclass.config.keys import Config
 
 
 @dataclass(frozen=True)

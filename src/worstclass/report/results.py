@@ -5,14 +5,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from worstclass.config import Config
+from worstclass.config.keys import Config
+from worstclass.config.recipe import make_config, stored_recipe
 from worstclass.errors import UserError
 from worstclass.evaluation.card import compare_with_base, measure
 from worstclass.evaluation.outcomes import ANY, Outcomes
 from worstclass.evaluation.seeds import same_but_for_the_seed
 from worstclass.evaluation.targets import CARD, OUTCOMES, check_comparable, load_card, load_outcomes
-from worstclass.names import RECIPE
-from worstclass.recipe import make_config, stored_recipe
+from worstclass.inputs.names import RECIPE
 from worstclass.report.titles import compared_settings, distinguish
 from worstclass.runs.run import Run, open_run
 

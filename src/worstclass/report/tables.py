@@ -7,10 +7,10 @@ from rich.table import Table
 from rich.text import Text
 
 from worstclass.errors import visible
-from worstclass.percentages import percent_interval
+from worstclass.metrics.percentages import percent_interval
+from worstclass.metrics.tail import has_many
 from worstclass.report.markup import latex_table, markdown_table
 from worstclass.report.results import Result, attack_title
-from worstclass.tail import has_many
 
 WORDS = (0, 1, 4)  # columns that are not numbers
 INTERVAL = "[95% interval]"

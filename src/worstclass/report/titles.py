@@ -3,9 +3,9 @@
 from collections.abc import Sequence
 from pathlib import Path
 
-from worstclass.config import Config, differing_keys
-from worstclass.methods import METHOD_KEYS
-from worstclass.radius import show_radius
+from worstclass.config.keys import Config, differing_keys
+from worstclass.config.methods import METHOD_KEYS
+from worstclass.inputs.radius import show_radius
 
 LONGEST_SETTINGS = 60  # characters of a title
 OF_THE_METHOD = METHOD_KEYS | {"method"}

@@ -14,11 +14,11 @@ from urllib.parse import parse_qs, urlsplit
 import numpy as np
 
 from worstclass.errors import UserError
-from worstclass.names import RECIPE
+from worstclass.inputs.names import RECIPE
+from worstclass.metrics.tail import has_many
 from worstclass.report.epochs import epoch_data
 from worstclass.runs.run import Run, open_run
 from worstclass.runs.saver import ABOUT, LOG
-from worstclass.tail import has_many
 
 ADDRESS = "127.0.0.1"  # never that of a network
 KINDS = {".html": "text/html", ".css": "text/css", ".js": "text/javascript"}

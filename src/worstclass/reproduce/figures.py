@@ -9,7 +9,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from worstclass.errors import UserError, choose
-from worstclass.metrics import Floats
+from worstclass.metrics.measures import Floats
 from worstclass.report.figures import STYLE, Picture
 from worstclass.report.results import Result, attack_title
 from worstclass.reproduce.rows import Row, collect, rows_of

@@ -4,9 +4,9 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from worstclass.config import Config, differing_keys
+from worstclass.config.keys import Config, differing_keys
+from worstclass.config.recipe import make_config, read_recipe, recipe_names
 from worstclass.errors import UserError
-from worstclass.recipe import make_config, read_recipe, recipe_names
 from worstclass.report.results import Result, load_results
 from worstclass.runs.run import open_run
 

@@ -7,9 +7,9 @@ from typing import Any
 
 import numpy as np
 
+from worstclass.config.recipe import make_config, read_recipe
 from worstclass.errors import choose
 from worstclass.evaluation.seeds import seed_groups, standard_deviation
-from worstclass.recipe import make_config, read_recipe
 from worstclass.report import paper
 from worstclass.report.groups import Group, group_results
 from worstclass.report.results import Result

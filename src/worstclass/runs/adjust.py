@@ -5,12 +5,12 @@ from typing import Any
 
 import torch
 
+from worstclass.config.recipe import make_config, to_toml
 from worstclass.data import Images, open_source
 from worstclass.errors import UserError
 from worstclass.files import keep_previous, write_atomic, write_json
-from worstclass.names import RECIPE
-from worstclass.percentages import percent
-from worstclass.recipe import make_config, to_toml
+from worstclass.inputs.names import RECIPE
+from worstclass.metrics.percentages import percent
 from worstclass.runs.finished import is_trained
 from worstclass.runs.logit_adjustment import SURE, Adjustment, add_bias, adjust_logits, last_layer
 from worstclass.runs.run import Run, valid_images

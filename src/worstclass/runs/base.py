@@ -14,23 +14,23 @@ from torch import Tensor, nn
 
 from worstclass import rng
 from worstclass.attacks import PGD
-from worstclass.config import Config
+from worstclass.config.keys import Config
+from worstclass.config.recipe import make_config, merge
 from worstclass.data import Images, to_float
 from worstclass.errors import UserError
 from worstclass.files import write_json
-from worstclass.percentages import percent
-from worstclass.radius import trades_step
-from worstclass.recipe import make_config, merge
+from worstclass.inputs.radius import trades_step
+from worstclass.metrics.percentages import percent
+from worstclass.metrics.tail import has_many, worst_tenth
 from worstclass.runs.notes import SURE
 from worstclass.runs.run import Run, build_model
 from worstclass.runs.saver import ABOUT, LAST, SELECTED
 from worstclass.stats import ClassStats
 from worstclass.strategies.guarded import PRIOR, class_cost
-from worstclass.tail import has_many, worst_tenth
 from worstclass.training.checkpoint import SELECTED_PART, load_tensors, load_weights, save_tensors, section
 
 if TYPE_CHECKING:
-    from worstclass.metrics import Measure
+    from worstclass.metrics.measures import Measure
 
 BASE = "base"  # its folder, in that of the run
 MIXES = (0.0, 0.25, 0.5, 0.75, 0.85, 0.9, 0.95, 1.0)  # of the run's weights in the base's; its gain is near 1
@@ -157,7 +157,7 @@ def standard_error(y: Tensor, found: Tensor, base: Tensor, num_classes: int) -> 
 def average_difference(y: Tensor, found: Tensor, base: Tensor) -> "Measure":
     """Of two networks' averages over classes, all alike as `budget` counts them, with a 95% interval; the variance is
     that of `standard_error`."""
-    from worstclass.metrics import Measure
+    from worstclass.metrics.measures import Measure
 
     gained = (found == y).double() - (base == y).double()
     by_class = [gained[y == k] for k in y.unique()]
@@ -172,7 +172,7 @@ def verdict(y: Tensor, shipped: Tensor, base: Tensor, num_classes: int, mix: flo
 
     The worst class decides; of many classes, the worst tenth: a class that nothing mends would hide it.
     """
-    from worstclass.metrics import compare
+    from worstclass.metrics.measures import compare
 
     found = compare(y.numpy(), shipped.numpy(), base.numpy(), num_classes)
     many = has_many(num_classes)

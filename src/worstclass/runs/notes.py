@@ -11,8 +11,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from worstclass.metrics.tail import tenth_weights, worst_tenths
 from worstclass.runs.selection import is_validated
-from worstclass.tail import tenth_weights, worst_tenths
 
 Floats = NDArray[np.float64]
 Line = Mapping[str, Any]

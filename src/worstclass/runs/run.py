@@ -8,14 +8,14 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from worstclass.config import Config
+from worstclass.config.keys import Config
+from worstclass.config.recipe import make_config, read_stored
 from worstclass.data import Images, Source, channel_statistics, long_tail, split_validation, to_float
 from worstclass.errors import UserError
 from worstclass.files import parse_json, read_text
-from worstclass.inputs import check_first_label, kept_as_is, refuse_frozen, tensor_of
+from worstclass.inputs.images import check_first_label, kept_as_is, refuse_frozen, tensor_of
+from worstclass.inputs.names import RECIPE, check_run_folder, data_runs_code, model_kind, runs_user_code
 from worstclass.models import Normalized, make_model
-from worstclass.names import RECIPE, check_run_folder, data_runs_code, model_kind, runs_user_code
-from worstclass.recipe import make_config, read_stored
 from worstclass.records import check_record
 from worstclass.runs.saver import LAST, LOG, MAX_LOG, SELECTED, read_about
 from worstclass.runs.schema import LogRecord

@@ -5,7 +5,7 @@ from typing import Any
 
 import numpy as np
 
-from worstclass.tail import worst_tenth
+from worstclass.metrics.tail import worst_tenth
 
 
 def is_validated(line: Mapping[str, Any]) -> bool:

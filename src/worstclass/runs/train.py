@@ -13,15 +13,17 @@ from typing import Any
 
 import torch
 
-from worstclass.compile_cache import CompileCache
-from worstclass.config import Config
+from worstclass.config.keys import Config
+from worstclass.config.recipe import to_toml
 from worstclass.data import Images, Source, exact_duplicates, fits, mirror_pairs, open_source, validation_shift
 from worstclass.data.sources import Notify
-from worstclass.distributed import ALONE, Team
 from worstclass.errors import UserError
+from worstclass.execution.compile_cache import CompileCache
+from worstclass.execution.distributed import ALONE, Team
+from worstclass.execution.versions import versions
 from worstclass.files import locked, write_atomic, write_json
-from worstclass.names import RECIPE
-from worstclass.recipe import to_toml
+from worstclass.inputs.names import RECIPE
+from worstclass.metrics.tail import worst_tenth
 from worstclass.runs.adjust import adjust_selected
 from worstclass.runs.base import BASE, base_config, base_epoch, check_base, settle
 from worstclass.runs.finished import is_trained
@@ -40,11 +42,9 @@ from worstclass.runs.saver import ABOUT, KEPT, LAST, LOG, Saver, read_about
 from worstclass.runs.selection import is_validated, selection_score
 from worstclass.runs.warm_start import Fork, check_fork, fork_state, log_until, start_from
 from worstclass.strategies.hedge import class_costs
-from worstclass.tail import worst_tenth
 from worstclass.training import EpochRecord, fit, new_state
 from worstclass.training.engine import Engine
 from worstclass.training.prepare import check_batch
-from worstclass.versions import versions
 
 MAX_COMPARED = 2**29  # bytes of images
 COMPILED = (

@@ -6,10 +6,10 @@ from typing import Any, NamedTuple
 
 from torch import nn
 
-from worstclass.config import STARTS, Config
+from worstclass.config.keys import STARTS, Config
 from worstclass.errors import UserError
 from worstclass.files import read_text
-from worstclass.names import split_fork
+from worstclass.inputs.names import split_fork
 from worstclass.runs.run import Run, open_run
 from worstclass.runs.saver import KEPT, LAST, LOG, MAX_LOG, SELECTED
 from worstclass.training import State

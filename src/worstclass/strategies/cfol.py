@@ -5,7 +5,7 @@ from typing import Any, Literal
 import torch
 from torch import Tensor
 
-from worstclass.distributed import Team
+from worstclass.execution.distributed import Team
 from worstclass.stats import ClassStats
 from worstclass.types import ClassWeights, Losses
 

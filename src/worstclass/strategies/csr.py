@@ -6,7 +6,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from worstclass.distributed import Team
+from worstclass.execution.distributed import Team
 from worstclass.stats import ClassStats
 from worstclass.types import ClassWeights, Losses
 

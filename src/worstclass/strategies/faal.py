@@ -5,8 +5,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from worstclass.distributed import Team
-from worstclass.execution import compiled
+from worstclass.execution.backend import compiled
+from worstclass.execution.distributed import Team
 from worstclass.stats import ClassStats
 from worstclass.types import ClassWeights, Losses
 

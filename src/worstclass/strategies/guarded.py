@@ -6,8 +6,8 @@ import torch
 from torch import Tensor
 
 from worstclass.errors import UserError
+from worstclass.metrics.tail import tenth_weights
 from worstclass.stats import ClassStats
-from worstclass.tail import tenth_weights
 from worstclass.types import ClassWeights
 
 HALVINGS = 60

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from worstclass.errors import UserError, choose
-from worstclass.inputs import INTEGERS
+from worstclass.inputs.images import INTEGERS
 from worstclass.stats import ClassStats
 from worstclass.strategies.guarded import Guarded
 from worstclass.strategies.hedge import Hedge, class_costs, sample_weights

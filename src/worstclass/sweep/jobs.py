@@ -8,16 +8,16 @@ from pathlib import Path
 import torch
 
 from worstclass.attacks import make_attack
-from worstclass.compile_cache import cache_folder
-from worstclass.config import Config, differing_keys
+from worstclass.config.keys import Config, differing_keys
+from worstclass.config.recipe import make_config, stored_recipe
 from worstclass.data import open_source
 from worstclass.data.sources import Notify
-from worstclass.devices import as_started, pick_device, pick_engine, pick_search
 from worstclass.errors import AttackError, TrainingError, UserError, what_failed
 from worstclass.evaluation.outcomes import NATURAL
 from worstclass.evaluation.targets import CARD, evaluate_target, load_card, run_target
-from worstclass.names import RECIPE, runs_user_code
-from worstclass.recipe import make_config, stored_recipe
+from worstclass.execution.compile_cache import cache_folder
+from worstclass.inputs.names import RECIPE, runs_user_code
+from worstclass.runs.devices import as_started, pick_device, pick_engine, pick_search
 from worstclass.runs.finished import is_trained
 from worstclass.runs.run import Run, open_run, refuse_code
 from worstclass.runs.saver import SELECTED

@@ -11,14 +11,14 @@ from typing import Any
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationInfo, field_validator, model_validator
 
-from worstclass.config import DEFAULTS, Config
+from worstclass.config.fields import Whole, validate
+from worstclass.config.keys import DEFAULTS, Config
+from worstclass.config.owners import describe_owners, is_used
+from worstclass.config.recipe import MAX_RECIPE, make_config, merge, parse_toml, parse_value, read_recipe
 from worstclass.errors import UserError, shown, unknown
-from worstclass.fields import Whole, validate
 from worstclass.files import read_text
-from worstclass.names import parse_attacks
-from worstclass.owners import describe_owners, is_used
-from worstclass.radius import show_radius
-from worstclass.recipe import MAX_RECIPE, make_config, merge, parse_toml, parse_value, read_recipe
+from worstclass.inputs.names import parse_attacks
+from worstclass.inputs.radius import show_radius
 
 RESULTS = "sweep.json"
 LONGEST = 40  # characters of a value in the name of a folder

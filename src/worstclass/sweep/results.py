@@ -7,9 +7,9 @@ import numpy as np
 
 from worstclass.evaluation.seeds import seed_groups, standard_deviation
 from worstclass.evaluation.targets import load_card
+from worstclass.metrics.tail import worst_tenth
 from worstclass.sweep.jobs import Failure
 from worstclass.sweep.plan import Job, Sweep
-from worstclass.tail import worst_tenth
 
 
 def collect_results(sweep: Sweep, jobs: Sequence[Job], failures: Mapping[str, Failure]) -> dict[str, Any]:

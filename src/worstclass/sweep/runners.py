@@ -12,8 +12,8 @@ from contextlib import contextmanager, redirect_stdout
 from pathlib import Path
 from typing import Any
 
+from worstclass.config.recipe import make_config, to_toml
 from worstclass.errors import UserError
-from worstclass.recipe import make_config, to_toml
 from worstclass.sweep.jobs import Failure, Setup, attempt
 from worstclass.sweep.plan import Job
 

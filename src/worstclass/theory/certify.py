@@ -12,8 +12,8 @@ from worstclass.data import to_float
 from worstclass.errors import UserError
 from worstclass.evaluation.outcomes import ANY, NATURAL, Outcomes
 from worstclass.evaluation.targets import check_comparable, load_card, load_outcomes, run_target
-from worstclass.metrics import Floats
-from worstclass.names import runs_user_code
+from worstclass.inputs.names import runs_user_code
+from worstclass.metrics.measures import Floats
 from worstclass.runs.run import Run
 from worstclass.theory.theorems import CLAIMS, Assumption, Certificate, theorem1, theorem2, theorem3
 

@@ -14,7 +14,7 @@ from numpy.typing import ArrayLike, NDArray
 from scipy.special import softmax
 
 from worstclass.errors import UserError
-from worstclass.metrics import Floats
+from worstclass.metrics.measures import Floats
 
 DRAWS = 1000  # of signs, for Rademacher terms
 CLAIMS = {

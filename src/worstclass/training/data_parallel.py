@@ -3,7 +3,7 @@
 import torch
 from torch import Tensor
 
-from worstclass.distributed import Team
+from worstclass.execution.distributed import Team
 from worstclass.models.sync_batchnorm import sync_norms
 from worstclass.training.state import State, as_given, as_tensors
 from worstclass.types import Classifier

@@ -18,7 +18,7 @@ from torch.func import functional_call
 from worstclass.attacks import conv_relu
 from worstclass.attacks.folding import fold
 from worstclass.errors import UserError
-from worstclass.execution import (
+from worstclass.execution.backend import (
     Precision,
     allow_tf32,
     aside,

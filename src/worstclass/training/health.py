@@ -3,7 +3,7 @@
 import torch
 from torch import Tensor
 
-from worstclass.distributed import ALONE, Team
+from worstclass.execution.distributed import ALONE, Team
 from worstclass.types import Classifier
 
 

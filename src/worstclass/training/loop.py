@@ -12,8 +12,8 @@ from worstclass import rng
 from worstclass.attacks import PGD
 from worstclass.data import Feed, Images, Resident, epoch_order
 from worstclass.data.sampling import class_order
-from worstclass.distributed import ALONE, Team
 from worstclass.errors import TrainingError
+from worstclass.execution.distributed import ALONE, Team
 from worstclass.stats import ClassStats
 from worstclass.strategies import expert_weights
 from worstclass.training.averaging import measuring, norms_of

@@ -10,9 +10,9 @@ from torch.distributed import DistError
 
 from worstclass.data import Feed, Images, Resident, make_feed, to_float
 from worstclass.data.sampling import ClassSampler
-from worstclass.distributed import ALONE, Team
 from worstclass.errors import UserError
-from worstclass.inputs import check_labels
+from worstclass.execution.distributed import ALONE, Team
+from worstclass.inputs.images import check_labels
 from worstclass.stats import COLUMNS, ClassStats
 from worstclass.training.awp import AWP
 from worstclass.training.data_parallel import share

@@ -12,8 +12,8 @@ from worstclass import rng
 from worstclass.attacks import PGD
 from worstclass.data import Augment, Images, to_float
 from worstclass.data.sampling import ClassSampler, draw_classes
-from worstclass.distributed import ALONE, Team
-from worstclass.inputs import values_known
+from worstclass.execution.distributed import ALONE, Team
+from worstclass.inputs.images import values_known
 from worstclass.stats import ClassStats
 from worstclass.training.averaging import Average
 from worstclass.training.awp import AWP

@@ -5,7 +5,7 @@ import platform
 import numpy as np
 import torch
 
-from worstclass.names import VERSION
+from worstclass.inputs.names import VERSION
 
 
 def versions() -> dict[str, str]:

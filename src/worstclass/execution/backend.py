@@ -10,7 +10,7 @@ from typing import Any, ParamSpec, TypeVar
 
 import torch
 
-from worstclass.names import Precision as Precision
+from worstclass.inputs.names import Precision as Precision
 
 P = ParamSpec("P")
 R = TypeVar("R")

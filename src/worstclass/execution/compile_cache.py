@@ -19,7 +19,7 @@ from typing import Any, Literal
 import torch
 
 from worstclass.errors import reason
-from worstclass.names import VERSION
+from worstclass.inputs.names import VERSION
 
 FOLDER = "WORSTCLASS_CACHE"  # the environment variable that names another folder; empty, nothing is kept
 SUFFIX = ".compiled"

@@ -14,8 +14,8 @@ from scipy import stats as scipy_stats
 from scipy.special import bdtr
 
 from worstclass.errors import UserError
-from worstclass.tail import tenth_weights, worst_tenths
-from worstclass.tail import worst_tenth as worst_tenth
+from worstclass.metrics.tail import tenth_weights, worst_tenths
+from worstclass.metrics.tail import worst_tenth as worst_tenth
 
 Floats = NDArray[np.float64]
 DRAWS = 4000

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from worstclass.errors import UserError
-from worstclass.radius import too_wide
+from worstclass.inputs.radius import too_wide
 
 TOLERANCE = 1e-6  # of float32 at 1, with room
 INTEGERS = (torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8)

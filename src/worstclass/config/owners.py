@@ -7,8 +7,8 @@ set there, it is an error that names them. `values` are those of a recipe, valid
 from collections.abc import Collection, Mapping
 from typing import Any
 
+from worstclass.config.methods import METHOD_KEYS, METHODS
 from worstclass.errors import UserError, shown
-from worstclass.methods import METHOD_KEYS, METHODS
 
 Values = Mapping[str, Any]
 

@@ -7,8 +7,8 @@ from typing import Any, get_args
 import torch
 
 from worstclass.errors import UserError, choose
-from worstclass.names import Precision, check_device_name
-from worstclass.torchrun import team_size
+from worstclass.execution.torchrun import team_size
+from worstclass.inputs.names import Precision, check_device_name
 from worstclass.training.engine import NOT_SUPPORTED, Engine
 
 

@@ -11,12 +11,12 @@ from typing import Annotated, Any
 
 from pydantic import TypeAdapter, ValidationError
 
-from worstclass.config import DEFAULTS, Config, can_have_base
+from worstclass.config.fields import explain, validate
+from worstclass.config.keys import DEFAULTS, Config, can_have_base
+from worstclass.config.owners import is_used
 from worstclass.errors import UserError, unknown
-from worstclass.fields import explain, validate
 from worstclass.files import clean_errors, read_text
-from worstclass.names import RECIPE
-from worstclass.owners import is_used
+from worstclass.inputs.names import RECIPE
 
 MAX_RECIPE = 2**15  # bytes of a recipe or a sweep
 MAX_DOTS = 2**11  # of a line: a key of n dots costs n * n to read

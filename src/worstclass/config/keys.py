@@ -13,8 +13,7 @@ from pydantic import (
     model_validator,
 )
 
-from worstclass.errors import unknown
-from worstclass.fields import (
+from worstclass.config.fields import (
     NotNegative,
     Number,
     Positive,
@@ -22,11 +21,12 @@ from worstclass.fields import (
     Whole,
     refuse_single,
 )
-from worstclass.methods import METHODS, ObjectiveName, check_method
-from worstclass.names import Norm, check_data_name, check_model_name
-from worstclass.owners import check_owners, is_used
-from worstclass.radius import check_radius, trades_step
-from worstclass.tail import has_many
+from worstclass.config.methods import METHODS, ObjectiveName, check_method
+from worstclass.config.owners import check_owners, is_used
+from worstclass.errors import unknown
+from worstclass.inputs.names import Norm, check_data_name, check_model_name
+from worstclass.inputs.radius import check_radius, trades_step
+from worstclass.metrics.tail import has_many
 
 if TYPE_CHECKING:  # what needs torch is imported where it is made: a recipe is checked without
     import torch

@@ -14,8 +14,8 @@ import torch.distributed as dist
 from torch import Tensor
 
 from worstclass.errors import AttackError, TeamError, TrainingError, UserError
+from worstclass.execution.torchrun import team_size
 from worstclass.rng import Rows
-from worstclass.torchrun import team_size
 
 T = TypeVar("T")
 LOST = ("gloo", "NCCL", "TCPStore")  # in what torch raises when a process is gone

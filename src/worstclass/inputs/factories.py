@@ -12,7 +12,7 @@ from types import ModuleType
 from typing import Any
 
 from worstclass.errors import UserError, reason, unknown
-from worstclass.names import factory_file
+from worstclass.inputs.names import factory_file
 
 
 def call_factory(name: str, what: str, *, whole: bool = False, **given: Any) -> Any:

@@ -1,0 +1,1 @@
+"""How things run, not what: precision, compiling, processes, versions."""
