@@ -9,6 +9,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from PIL import Image
 from torch import Tensor
 
 from tiny import COLOUR, GREY, picture
@@ -189,6 +190,29 @@ def test_glyphs_are_43_unbalanced_classes(monkeypatch: pytest.MonkeyPatch, tmp_p
     np.savez(tmp_path / "glyphs.npz", **one)
     config = make_config(parse_toml(module.RECIPE.format(path=tmp_path / "glyphs.npz"), "glyphs"))
     assert open_source(config.data).class_names == tuple("0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabdeghn")
+
+
+def test_leaves_are_a_fifth_of_each_class_and_no_photograph_is_in_both_parts(tmp_path: Path) -> None:
+    """Images of one colour each, which survives the change of size: the colour says which image it was."""
+    module = tool("make_leaves")
+    sizes = {"Apple___scab": 100, "Corn_(maize)___rust": 200, "x_Removed": 5}
+    for k, (name, count) in enumerate(sizes.items()):
+        (tmp_path / name).mkdir()
+        for i in range(count):
+            Image.new("RGB", (40 + k, 50), (i, 10 * k, 0)).save(tmp_path / name / f"{i}.PNG")
+    one, other = (module.make(tmp_path, np.random.default_rng(0)) for _ in range(2))
+    assert all(np.array_equal(one[key], other[key]) for key in one)
+    assert one["class_names"].tolist() == ["Apple scab", "Corn (maize) rust"]
+    assert [np.bincount(one[f"y_{part}"]).tolist() for part in ("train", "test")] == [[95, 115], [5, 85]]
+    for part in ("train", "test"):
+        assert one[f"x_{part}"].shape[1:] == (32, 32, 3)
+        assert (one[f"x_{part}"][:, 0, 0, 1] == 10 * one[f"y_{part}"]).all()
+    for k, count in enumerate((100, 200)):
+        colours = np.concatenate([one[f"x_{part}"][one[f"y_{part}"] == k, 5, 5, 0] for part in ("train", "test")])
+        assert sorted(colours) == list(range(count))
+    np.savez(tmp_path / "leaves.npz", **one)
+    config = make_config(parse_toml(module.RECIPE.format(path=tmp_path / "leaves.npz"), "leaves"))
+    assert open_source(config.data).num_classes == 2
 
 
 # --- order and augmentation ---
