@@ -16,12 +16,20 @@ from worstclass.config.recipe import make_config
 from worstclass.data import Images, open_source
 from worstclass.data.collect import read_whole
 from worstclass.errors import UserError
+from worstclass.evaluation.targets import run_target
+from worstclass.runs.adjust import adjust_run
 from worstclass.runs.train import train_run
+from worstclass.sweep.jobs import Setup, check_jobs
+from worstclass.sweep.plan import Job
 
 FACTORY = """
+from pathlib import Path
+
 import numpy as np
 import torch
 from torch.utils.data import DataLoader, TensorDataset
+
+Path("ran").touch()
 
 def arrays(part):
     file = np.load("tiny.npz", allow_pickle=False)
@@ -80,10 +88,23 @@ def test_a_factory_without_parts_is_not_trained_on(here: Path) -> None:
 
 def test_a_recipe_needs_consent_for_data_that_run_code(here: Path) -> None:
     config = make_config(tiny_config(here / "tiny.npz", epochs=1).recipe() | {"data": "their_images.py:arrays"})
-    with pytest.raises(UserError, match=r"data 'their_images\.py:arrays' runs code of your own; pass --allow-code"):
+    refused = r"data 'their_images\.py:arrays' runs code of your own; pass --allow-code"
+    with pytest.raises(UserError, match=refused):
         train_run(config, here / "run")
     assert not (here / "run").exists()
-    assert train_run(config, here / "run", allow_code=True).class_names == ["0", "1", "2"]
+    assert not (here / "ran").exists()
+    run = train_run(config, here / "run", allow_code=True)
+    assert run.class_names == ["0", "1", "2"]
+    (here / "ran").unlink()
+    for again in (
+        lambda: train_run(config, here / "run", resume=True),
+        lambda: adjust_run(run, here / "adjusted"),
+        lambda: run_target(run),
+        lambda: check_jobs([Job("run", here / "run", config)], Setup()),
+    ):
+        with pytest.raises(UserError, match=refused):
+            again()
+        assert not (here / "ran").exists()
 
 
 def test_pictures_with_a_palette_are_read_in_colour() -> None:

@@ -37,7 +37,7 @@ from worstclass.inputs.radius import same_radius, show_radius
 from worstclass.models import make_model
 from worstclass.models.robustbench import published
 from worstclass.records import check_record
-from worstclass.runs.run import Run, check_classifier, fingerprint, refuse_script, valid_images
+from worstclass.runs.run import Run, check_classifier, fingerprint, open_data, refuse_script, valid_images
 from worstclass.training.checkpoint import digest, load_tensors, load_weights, weights_of
 from worstclass.types import BallAttack, Norm
 
@@ -72,7 +72,7 @@ def run_target(
 ) -> Target:
     """A run's selected (or last) epoch on the test set (or on the images it was validated with)."""
     model, epoch = run.load_model(checkpoint, allow_code=allow_code)
-    source = open_source(run.config.data, data_dir=data_dir)
+    source = open_data(run.config, allow_code=allow_code, data_dir=data_dir)
     if list(source.class_names) != run.class_names:
         raise UserError(f"{run.folder} was trained on other classes than {run.config.data} has here.")
     images = source.read("test") if part == "test" else valid_images(run, source)

@@ -6,14 +6,14 @@ from typing import Any
 import torch
 
 from worstclass.config.recipe import make_config, to_toml
-from worstclass.data import Images, open_source
+from worstclass.data import Images
 from worstclass.errors import UserError
 from worstclass.files import keep_previous, write_atomic, write_json
 from worstclass.inputs.names import RECIPE
 from worstclass.metrics.percentages import percent
 from worstclass.runs.finished import is_trained
 from worstclass.runs.logit_adjustment import SURE, Adjustment, add_bias, adjust_logits, last_layer
-from worstclass.runs.run import Run, valid_images
+from worstclass.runs.run import Run, open_data, valid_images
 from worstclass.runs.saver import ABOUT, LAST, LOG, SELECTED
 from worstclass.training.checkpoint import load_header, save_tensors, weights_of
 
@@ -39,7 +39,7 @@ def adjust_run(
         raise UserError(f"{run.folder} is not trained to its end: worstclass train --resume {run.folder} goes on.")
     if out.exists() and (not out.is_dir() or any(out.iterdir())):
         raise UserError(f"{out} is not an empty folder: choose another --out.")
-    valid = valid_images(run, open_source(run.config.data, data_dir=data_dir))
+    valid = valid_images(run, open_data(run.config, allow_code=allow_code, data_dir=data_dir))
     about = {key: value for key, value in run.about.items() if key != "keep"} | {"adjusted_run": run.folder.name}
     copy = Run(out, config, about)
     found = _find(run, valid, torch.device(device), budget, allow_code)

@@ -10,7 +10,8 @@ from torch import Tensor, nn
 
 from worstclass.config.keys import Config
 from worstclass.config.recipe import make_config, read_stored
-from worstclass.data import Images, Source, channel_statistics, long_tail, split_validation, to_float
+from worstclass.data import Images, Source, channel_statistics, long_tail, open_source, split_validation, to_float
+from worstclass.data.sources import Notify
 from worstclass.errors import UserError
 from worstclass.files import parse_json, read_text
 from worstclass.inputs.images import check_first_label, kept_as_is, refuse_frozen, tensor_of
@@ -91,6 +92,14 @@ def open_run(folder: Path | str) -> Run:
     folder = check_run_folder(Path(folder))
     config = make_config(read_stored(folder), str(folder / RECIPE))
     return Run(folder, config, read_about(folder))
+
+
+def open_data(
+    config: Config, *, allow_code: bool = False, data_dir: Path | str = Path("data"), notify: Notify | None = None
+) -> Source:
+    """The data of a recipe; those that run code are opened with consent alone."""
+    refuse_code(config, allow_code)
+    return open_source(config.data, data_dir=data_dir, notify=notify)
 
 
 def training_images(config: Config, source: Source) -> Images:

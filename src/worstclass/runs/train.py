@@ -6,8 +6,8 @@ import time
 import warnings
 from collections import deque
 from collections.abc import Callable, Collection
-from dataclasses import asdict
-from functools import partial
+from dataclasses import asdict, replace
+from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +15,7 @@ import torch
 
 from worstclass.config.keys import Config
 from worstclass.config.recipe import to_toml
-from worstclass.data import Images, Source, exact_duplicates, fits, mirror_pairs, open_source, validation_shift
+from worstclass.data import Images, Source, exact_duplicates, fits, mirror_pairs, validation_shift
 from worstclass.data.sources import Notify
 from worstclass.errors import UserError
 from worstclass.execution.compile_cache import CompileCache
@@ -34,7 +34,7 @@ from worstclass.runs.run import (
     build_model,
     check_classifier,
     fingerprint,
-    refuse_code,
+    open_data,
     split,
     training_images,
 )
@@ -94,9 +94,16 @@ def train_run(
     With `adjust_budget` its logits are adjusted last (`runs.logit_adjustment`).
     """
     out = Path(out)
+
+    @cache
+    def data() -> Source:  # opened, and its training images read, once for the run and its base
+        opened = partial(open_data, config, allow_code=allow_code, data_dir=data_dir, notify=notify)
+        source = team.leader_first(opened)
+        return replace(source, read=cache(source.read))
+
     one = partial(
         _train_one,
-        data_dir=Path(data_dir),
+        data=data,
         device=device,
         engine=engine,
         checkpoint_minutes=checkpoint_minutes,
@@ -104,14 +111,12 @@ def train_run(
         team=team,
         data_limit=data_limit,
         compile_cache=None if compile_cache is None else Path(compile_cache),
-        notify=notify,
         on_step=on_step,
         on_epoch=on_epoch,
         on_fallback=on_fallback,
     )
     if config.select == "worst":  # the recipe of the run says what it was
-        source = team.leader_first(lambda: open_source(config.data, data_dir=data_dir, notify=notify))
-        config = config.for_classes(source.num_classes)
+        config = config.for_classes(data().num_classes)
     config = config.from_epoch(fork.epoch if fork and fork.run.config.method != config.method else 0)
     if config.base_start is None and config.adjust_budget is None:
         return one(config, out, resume=resume, fork=fork, keep=keep, on_start=on_start)
@@ -132,8 +137,7 @@ def train_run(
             one(base_config(config), out / BASE, fork=Fork(run, base_epoch(config)))
     if not team.leads:
         return run
-    source = open_source(config.data, data_dir=data_dir)
-    parts = split(config, source, training_images(config, source))
+    parts = split(config, data(), training_images(config, data()))
     if bases:
         run = Run(out, config, settle(run, *parts, torch.device(device)))
     if config.adjust_budget is not None:
@@ -149,7 +153,7 @@ def _train_one(
     fork: Fork | None = None,
     keep: Collection[int] = (),
     on_start: Callable[[Run], None] | None = None,
-    data_dir: Path,
+    data: Callable[[], Source],
     device: torch.device | str,
     engine: Engine | None,
     checkpoint_minutes: float,
@@ -157,18 +161,16 @@ def _train_one(
     team: Team,
     data_limit: int | None,
     compile_cache: Path | None,
-    notify: Notify | None,
     on_step: Callable[[int, int, int], None] | None,
     on_epoch: Callable[[dict[str, Any]], None] | None,
     on_fallback: Callable[[str], None],
 ) -> Run:
     """One run, as `train_run` says."""
     started = time.perf_counter()
-    refuse_code(config, allow_code)
     if not resume and team.leads:
         _refuse_folder(out)
     engine = engine or Engine()
-    source = team.leader_first(lambda: open_source(config.data, data_dir=data_dir, notify=notify))
+    source = data()
     images = training_images(config, source)
     train, valid = split(config, source, images)
     counts = {"train": train.class_counts(source.num_classes), "valid": valid.class_counts(source.num_classes)}

@@ -10,7 +10,6 @@ import torch
 from worstclass.attacks import make_attack
 from worstclass.config.keys import Config, differing_keys
 from worstclass.config.recipe import make_config, stored_recipe
-from worstclass.data import open_source
 from worstclass.data.sources import Notify
 from worstclass.errors import AttackError, TrainingError, UserError, what_failed
 from worstclass.evaluation.outcomes import NATURAL
@@ -19,7 +18,7 @@ from worstclass.execution.compile_cache import cache_folder
 from worstclass.inputs.names import RECIPE, runs_user_code
 from worstclass.runs.devices import as_started, pick_device, pick_engine, pick_search
 from worstclass.runs.finished import is_trained
-from worstclass.runs.run import Run, open_run, refuse_code
+from worstclass.runs.run import Run, open_data, open_run, refuse_code
 from worstclass.runs.saver import SELECTED
 from worstclass.runs.train import train_run
 from worstclass.sweep.plan import Job
@@ -54,8 +53,8 @@ def check_jobs(jobs: Sequence[Job], setup: Setup, notify: Notify | None = None) 
         for name in setup.attacks:
             if name != NATURAL:
                 make_attack(name, eps=job.config.eps, norm=job.config.norm)
-    for data in dict.fromkeys(job.config.data for job in jobs):
-        open_source(data, data_dir=setup.data_dir, notify=notify)
+    for config in {job.config.data: job.config for job in jobs}.values():
+        open_data(config, allow_code=setup.allow_code, data_dir=setup.data_dir, notify=notify)
 
 
 def refuse_other_recipe(run: Run, config: Config) -> None:
