@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 
 from worstclass.cli.watched import NewNotes
 from worstclass.config.recipe import make_config
+from worstclass.runs.log import describe
 from worstclass.runs.notes import (
     as_good_as_selected,
     counts_of,
@@ -26,7 +27,6 @@ from worstclass.runs.notes import (
     variance,
 )
 from worstclass.runs.run import Run, open_run
-from worstclass.runs.train import describe
 from worstclass.stats import ClassStats
 from worstclass.strategies import WAT, expert_weights
 from worstclass.training import EpochRecord

@@ -21,7 +21,7 @@ from worstclass.config.recipe import make_config, merge, to_toml
 from worstclass.data import open_source, split_validation
 from worstclass.errors import UserError
 from worstclass.inputs.names import RECIPE
-from worstclass.runs import train as module
+from worstclass.runs import session as module
 from worstclass.runs.run import Run, open_run
 from worstclass.runs.saver import ABOUT, KEPT, LAST, LOG, SELECTED
 from worstclass.runs.train import train_run

@@ -21,8 +21,9 @@ from worstclass.data import Augment, Images, epoch_order, open_source, split_val
 from worstclass.errors import UserError
 from worstclass.models import SmallCNN, make_model
 from worstclass.objectives import Natural, Trades
+from worstclass.runs.log import describe
 from worstclass.runs.saver import LAST
-from worstclass.runs.train import describe, train_run
+from worstclass.runs.train import train_run
 from worstclass.stats import ClassStats
 from worstclass.strategies import WAT, uniform
 from worstclass.training import SGD, Piecewise, fit, new_state

@@ -1,10 +1,12 @@
 """Which epoch a run keeps: the one with the best score on validation, smoothed over epochs if asked."""
 
-from collections.abc import Mapping, Sequence
+from collections import deque
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
+from worstclass.config.keys import Config
 from worstclass.metrics.tail import worst_tenth
 
 
@@ -34,3 +36,20 @@ def selection_score(select: str, lines: Sequence[Mapping[str, Any]]) -> list[flo
             return [average]
         case _:
             return [float(lines[-1]["epoch"])]
+
+
+class Selector:
+    """Scores the validated epochs of a run, one after another; `before` are lines of the log that came before."""
+
+    def __init__(self, config: Config, before: Iterable[Mapping[str, Any]] = ()) -> None:
+        self._select = config.select
+        self._window = deque(filter(is_validated, before), maxlen=config.select_smoothing)
+
+    def score(self, line: Mapping[str, Any]) -> list[float]:
+        self._window.append(line)
+        return selection_score(self._select, self._window)
+
+
+def smooths(config: Config) -> bool:
+    """Whether an epoch's score depends on those before it."""
+    return config.select != "last" and config.select_smoothing > 1
