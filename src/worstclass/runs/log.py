@@ -45,6 +45,7 @@ def describe(record: EpochRecord) -> dict[str, Any]:
 
 
 def append_line(path: Path, line: dict[str, Any]) -> None:
+    """Add a line, and have it on disk before training goes on."""
     with path.open("a") as file:
         file.write(json.dumps(line) + "\n")
         file.flush()
