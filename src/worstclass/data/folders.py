@@ -30,6 +30,8 @@ class Folder:
     def __init__(self, path: Path, *, image_size: int | None = None, test_fraction: float | None = None) -> None:
         self._path, self._size, self._fraction = path, image_size, test_fraction
         self._sides: dict[Part, list[int]] = {}  # of what was read
+        if not path.is_dir():
+            raise UserError(f"there is no folder {path}.")
         parts = [part for part in PARTS if (path / part).is_dir()]
         self._flat = not parts and bool(_folders(path))
         if parts and test_fraction is not None:
@@ -93,7 +95,7 @@ class Folder:
         if not part.is_dir():
             raise UserError(
                 f"no folder {part}: folder:PATH needs train/ and test/, each with one folder for each class, "
-                "or these folders alone."
+                "or class folders alone and test_fraction."
             )
 
     def _files(self, part: Part) -> list[tuple[int, Path]]:

@@ -22,7 +22,6 @@ if TYPE_CHECKING:
 GREY = ("L", "1")  # modes of one channel
 FORMATS = ("PNG", "JPEG", "BMP", "WEBP")  # whatever a file is called: to open some others, Pillow starts programs
 MAX_PIXELS = 2**24  # a small file may claim to be a picture of gigabytes
-MAX_SIZE = 1024  # pixels of a side to resize to
 ORIENTATION = 0x0112  # of EXIF
 TURNS = {
     2: "FLIP_LEFT_RIGHT",
@@ -126,7 +125,7 @@ def enlarged_notes(sides: Mapping[Part, Sequence[int]], size: int | None, parts:
         if small and part in (parts or sides):
             lines.append(
                 f"{len(small)} of {len(its)} {part} images are enlarged more than {ENLARGED} times, to {size} pixels "
-                f"(the smallest from {min(small)}): prefer a smaller image_size."
+                f"(the smallest from {min(small)}): leave them out, or take a smaller image_size."
             )
     return lines
 

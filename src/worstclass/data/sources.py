@@ -7,10 +7,9 @@ from worstclass.data.arrays import npz_test_shape, read_npz, read_npz_names
 from worstclass.data.cifar import CIFAR10, CIFAR100, ensure_cifar, find_cifar, read_cifar, read_cifar_names
 from worstclass.data.folders import Folder
 from worstclass.data.libraries import factory_source, hf_source, torchvision_source
-from worstclass.data.pictures import MAX_SIZE
 from worstclass.data.source import Source
 from worstclass.errors import UserError, shown
-from worstclass.inputs.names import RESIZED, SPLIT, check_data_name, data_kind, is_factory
+from worstclass.inputs.names import MAX_SIZE, RESIZED, SPLIT, check_data_name, data_kind, is_factory
 
 Notify = Callable[[str, int, int], None]
 """Progress of a download: what, bytes so far, bytes in all."""

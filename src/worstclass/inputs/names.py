@@ -25,6 +25,8 @@ OWN_DATA = ("fashion-mini", "cifar10", "cifar100", "npz:PATH", "folder:PATH")
 DATA_NAMES = (*OWN_DATA, "hf:NAME", "torchvision:NAME", "module.path:factory", "path/to/file.py:factory")
 RESIZED = ("folder:PATH", "hf:NAME", "torchvision:NAME")
 """Data whose images may be of any size: `image_size` makes them of one."""
+MAX_SIZE = 1024
+"""Pixels of a side, at most, that images are resized to."""
 SPLIT = ("folder:PATH",)
 """Data that `test_fraction` may split."""
 
