@@ -114,7 +114,7 @@ class Folder:
         chosen = []
         for k, name in enumerate(self.class_names):
             files = _image_files(self._path / name)
-            tested = {*files} if self._fraction is None else tested_files(files, self._fraction)
+            tested = {*files} if self._fraction is None else files_to_test(files, self._fraction)
             chosen += [(k, file) for file in files if (file in tested) == (part == "test")]
         return chosen
 
@@ -128,7 +128,7 @@ class Folder:
         return part == "test" and trained.is_dir() and _has_colour(self._files("train"))
 
 
-def tested_files(files: Sequence[Path], fraction: float) -> set[Path]:
+def files_to_test(files: Sequence[Path], fraction: float) -> set[Path]:
     """The files of a class that are test images: those whose digest is below the fraction, as a share of 2^256.
 
     That depends on the names of class and file alone, so none moves when others are added. Of two files or more at
