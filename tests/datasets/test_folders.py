@@ -160,11 +160,12 @@ def test_photos_are_turned_as_the_camera_was(size: int | None, tmp_path: Path) -
             assert all(np.abs(x[c] - resized(upright[..., c], size)).max() <= 2 for c in range(3))
 
 
+@pytest.mark.parametrize("kind", ["jpg", "png"])
 @pytest.mark.parametrize("exif", [b"Exif\0\0" + b"II*\0\xff\xff\xff\xff", b"Exif\0\0MM", b"Exif\0\0" + bytes(40)])
-def test_damaged_exif_says_nothing(exif: bytes, tmp_path: Path) -> None:
+def test_damaged_exif_says_nothing(exif: bytes, kind: str, tmp_path: Path) -> None:
     for name in "ab":
         (tmp_path / "train" / name).mkdir(parents=True)
-        Image.new("RGB", (16, 8), GOLD).save(tmp_path / "train" / name / "0.jpg", exif=exif)
+        Image.new("RGB", (16, 8), GOLD).save(tmp_path / "train" / name / f"0.{kind}", exif=exif)
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         assert read(tmp_path).shape == (2, 3, 8, 16)

@@ -49,7 +49,7 @@ class SizesDiffer(UserError):
 
 
 class Picture(NamedTuple):
-    """Pixels (C, H, W) of one or three channels, and the shorter side of the picture that they were made from."""
+    """Pixels (C, H, W) of one or three channels, and the shorter side of what they were made from."""
 
     pixels: "np.ndarray[tuple[int, ...], np.dtype[np.uint8]]"
     side: int
@@ -157,11 +157,10 @@ def _read_file(file: Path, size: int | None = None) -> Picture:
     with _opened(file) as image:
         if image.width * image.height > MAX_PIXELS:
             raise ValueError(f"{image.width} x {image.height} pixels are more than {MAX_PIXELS}")
-        side = min(image.size)
         if size is not None:
             image.draft(None, (2 * size, 2 * size))  # a JPEG is decoded at 1/2, 1/4 or 1/8, and never below this
         image.load()
-        return make_picture(image, size, file)._replace(side=side)
+        return make_picture(image, size, file)
 
 
 def _orientation(image: "Image.Image") -> int:
