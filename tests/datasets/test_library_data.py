@@ -180,6 +180,63 @@ def test_torchvision_data(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         open_source("torchvision:Barz")
 
 
+def test_pictures_of_a_library_are_made_of_one_size(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """By stand-ins for torchvision and datasets: as a folder of the same pictures; without a size a line says how."""
+    kinds = [("RGB", (30, 10)), ("L", (9, 20)), ("RGBA", (4, 5)), ("P", (12, 12))] * 2
+    shades = [Image.new(mode, size, 20 * k if mode == "L" else None) for k, (mode, size) in enumerate(kinds)]
+    for k, image in enumerate(shades):
+        file = here / "photos" / "test" / "ab"[k % 2] / f"{k}.png"
+        file.parent.mkdir(parents=True, exist_ok=True)
+        image.save(file)
+    rows: list[tuple[Any, int]] = [(shades[k], k % 2) for k in (0, 2, 4, 6, 1, 3, 5, 7)]  # in the order of the folder
+
+    class Bars(list[tuple[Any, int]]):
+        classes = ("a", "b")
+
+        def __init__(self, root: str, train: bool = False) -> None:
+            super().__init__(rows)
+
+    class Column:
+        names = ("a", "b")
+
+    class Rows:
+        def __init__(self) -> None:
+            self.features = {"image": type("Image", (), {})(), "label": type("ClassLabel", (Column,), {})()}
+
+        def select_columns(self, columns: list[str]) -> "Rows":
+            assert columns == ["image", "label"]
+            return self
+
+        def __len__(self) -> int:
+            return len(rows)
+
+        def __getitem__(self, place: int) -> dict[str, Any]:
+            return dict(zip(("image", "label"), rows[place], strict=True))
+
+    top, module, datasets = (ModuleType(name) for name in ("torchvision", "torchvision.datasets", "datasets"))
+    vars(module).update(Bars=Bars, __all__=("Bars",))
+    vars(datasets).update(__version__="4.1", load_dataset=lambda path, name: {"train": Rows(), "test": Rows()})
+    for each in (top, module, datasets):
+        monkeypatch.setitem(sys.modules, each.__name__, each)
+    expected = open_source("folder:photos", image_size=8).read("test")
+    for name in ("torchvision:Bars", "hf:bars"):
+        source = open_source(name, image_size=8)
+        assert source.class_names == ("a", "b")
+        assert same(source.read("test"), expected)
+        assert source.notes() == []
+        larger = open_source(name, image_size=9)
+        larger.read("train")
+        assert ["2 of 8 train images are enlarged" in line for line in larger.notes()] == [True]
+        assert larger.notes("test") == []
+        with pytest.raises(
+            UserError, match=r"images must be of one size; .*: give image_size, as in --set image_size=64"
+        ):
+            open_source(name).read("test")
+    rows[3] = (torch.zeros(3, 8, 8), 0)
+    with pytest.raises(UserError, match=r"data 'torchvision:Bars': image_size is for PIL images, not Tensor\."):
+        open_source("torchvision:Bars", image_size=8).read("test")
+
+
 def test_real_torchvision_data() -> None:
     """Where it is installed: made-up images, which need no download."""
     pytest.importorskip("torchvision.datasets", exc_type=ImportError)

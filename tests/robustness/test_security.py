@@ -13,7 +13,7 @@ from safetensors.torch import save_file
 
 from tiny import tiny_config, write_tiny_npz
 from worstclass.config.recipe import MAX_RECIPE, make_config, to_toml
-from worstclass.data.folders import FORMATS, MAX_PIXELS
+from worstclass.data.pictures import FORMATS, MAX_PIXELS
 from worstclass.errors import UserError
 from worstclass.evaluation.targets import evaluate_target, model_target, run_target
 from worstclass.files import MAX_RATIO, MAX_TEXT, SMALL_ARCHIVE

@@ -74,7 +74,9 @@ paths = st.text(st.characters(exclude_categories=["Cs"]), min_size=1)  # file na
 values = st.fixed_dictionaries(
     {},
     optional={
-        "data": st.sampled_from(["fashion-mini", "cifar10", "cifar100"]) | paths.map("npz:{}".format),
+        "data": st.sampled_from(["fashion-mini", "cifar10", "cifar100"])
+        | paths.map("npz:{}".format)
+        | paths.map("folder:{}".format),
         "model": st.sampled_from(["small-cnn", "resnet18", "preact-resnet18", "wrn34-10", "wrn10-3", "my.nets:build"]),
         "normalize": st.booleans(),
         "epochs": st.integers(1, 10**6),
@@ -104,6 +106,8 @@ owned = st.fixed_dictionaries(
         "frl_tau": numbers,
         "frl_margin_rate": numbers,
         "csl_rate": numbers,
+        "image_size": st.integers(1, 1024),
+        "test_fraction": shares,
     },
 )
 

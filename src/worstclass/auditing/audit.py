@@ -66,6 +66,7 @@ def audit(
     batch_size: int | None = None,
     seed: int = 0,
     name: str | None = None,
+    image_size: int | None = None,
     data_dir: Path | str = Path("data"),
     notify: Notify | None = None,
     on_note: Callable[[str], None] = warnings.warn,
@@ -77,6 +78,7 @@ def audit(
     `mean` and `std`. `attacks`: `autoattack`, `quick` (PGD-20 and APGD-T, an upper bound), or any names, in a list or
     comma-separated. `limit`: so many images, drawn by class. `checks`: look for common mistakes before the first
     attack, and add checks of good practice. `cache`: a folder; stopped, the same call goes on from there.
+    `image_size`: pictures of a folder or a library, named in `data`, are cropped at the centre and resized to it.
     `name`: of the model, in tables; with `robustbench:NAME` the result also shows what RobustBench publishes of it.
     `on_note(line)` hears warnings. The model is left in its mode and on its device.
     """
@@ -86,7 +88,7 @@ def audit(
     if not check_radius(eps, norm) > 0:
         raise UserError("eps must be above 0: attacks='natural' measures clean images alone.")
     names = attack_names(attacks)
-    read = read_data(data, limit=limit, seed=seed, data_dir=Path(data_dir))
+    read = read_data(data, limit=limit, seed=seed, image_size=image_size, data_dir=Path(data_dir))
     images = read.images.to("cpu")
     with evaluation_mode(model):
         num_classes = try_model(with_normalisation(model, mean, std, images.x.shape[1]), images, "the model")
@@ -101,6 +103,7 @@ def audit(
         "images": fingerprint(images),
         "weights": digest(weights_of(model)),
         **beside(name or ""),
+        **({} if image_size is None else {"image_size": image_size}),
     }
     names_shown = known or tuple(map(str, range(num_classes)))
     target = Target(model, images, names_shown, float(eps), norm, about | _limited(limit), notes=read.notes)

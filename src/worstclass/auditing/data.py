@@ -29,17 +29,27 @@ class AuditData:
     notes: tuple[str, ...] = ()
 
 
-def read_data(data: Any, *, limit: int | None = None, seed: int = 0, data_dir: Path = Path("data")) -> AuditData:
-    """The images to audit on; with `limit`, a sample of so many, by class. Of a name it is the test part.
+def read_data(
+    data: Any,
+    *,
+    limit: int | None = None,
+    seed: int = 0,
+    image_size: int | None = None,
+    data_dir: Path = Path("data"),
+) -> AuditData:
+    """The images to audit on; with `limit`, a sample of so many, by class. Of a name it is the test part, at the
+    `image_size` of `open_source`.
 
     A shuffled DataLoader is read in the order of its Dataset, so that every audit sees the same images in one order.
     """
     if isinstance(seed, bool) or not isinstance(seed, int) or seed < 0:
         raise UserError(f"seed must be a whole number from 0 on, not {shown(seed)}.")
+    if image_size is not None and not isinstance(data, str):
+        raise UserError("image_size is for data by name: resize the images of a Dataset in its transform.")
     if isinstance(data, AuditData):
         return replace(data, images=sample(data.images, limit, seed))
     if isinstance(data, str):
-        source = open_source(data, data_dir=data_dir)
+        source = open_source(data, image_size=image_size, data_dir=data_dir)
         images = sample(source.read("test"), limit, seed)
         return AuditData(images, data, source.class_names, tuple(source.notes("test")))
     if isinstance(data, Images):

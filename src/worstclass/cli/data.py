@@ -8,7 +8,7 @@ from rich.table import Table
 from rich.text import Text
 
 from worstclass.cli.console import print_wide, say
-from worstclass.cli.options import DataDir
+from worstclass.cli.options import DataDir, ImageSize, own_options
 from worstclass.errors import UserError, visible
 from worstclass.inputs.names import check_data_name
 
@@ -24,6 +24,11 @@ def data_command(
         int,
         typer.Option(min=0, help="least number of validation images of a class, up to a fifth, as in the recipe"),
     ] = 20,
+    image_size: ImageSize = None,
+    test_fraction: Annotated[
+        float | None,
+        typer.Option(help="fraction of each class for testing, of a folder without train/ and test/, as in the recipe"),
+    ] = None,
     data_dir: DataDir = Path("data"),
 ) -> None:
     """Check a data set: images of each class, duplicates, blank images, disputed labels."""
@@ -34,9 +39,11 @@ def data_command(
     from worstclass.data import open_source, split_validation
     from worstclass.evaluation.data_check import check_data, split_note
 
-    source = open_source(data, data_dir=data_dir)
-    train, valid = split_validation(source.read("train"), source.num_classes, valid_fraction, valid_min)
-    found = check_data({"train": train, "valid": valid, "test": source.read("test")}, source.class_names)
+    with own_options():
+        source = open_source(data, image_size=image_size, test_fraction=test_fraction, data_dir=data_dir)
+        train, valid = split_validation(source.read("train"), source.num_classes, valid_fraction, valid_min)
+        test = source.read("test")
+    found = check_data({"train": train, "valid": valid, "test": test}, source.class_names)
     table = Table("Class", "Training", "Validation", "", "Test", "Disputed %", title=Text(visible(data)))
     order = sorted(range(source.num_classes), key=lambda k: found.counts["train"][k])
     for k in order if len(order) <= ROWS else order[:ROWS]:

@@ -12,6 +12,7 @@ from worstclass.cli.options import (
     AllowCode,
     DataDir,
     Device,
+    ImageSize,
     Search,
     check_given_run,
     complete_runs,
@@ -53,6 +54,7 @@ def evaluate(
     part: Annotated[str | None, typer.Option(help="test (default) or valid (of a run)")] = None,
     weights: Annotated[Path | None, typer.Option(help="safetensors weights (of your own model)")] = None,
     data: Annotated[str | None, typer.Option(help="data set (of your own model)")] = None,
+    image_size: ImageSize = None,
     eps: Annotated[str | None, typer.Option(help="radius, such as 8/255 (of your own model)")] = None,
     norm: Annotated[str | None, typer.Option(help="linf (default) or l2 (of your own model)")] = None,
     out: Annotated[Path | None, typer.Option(help="folder for card.json and outcomes.npz; default: the run")] = None,
@@ -88,11 +90,11 @@ def evaluate(
         if missing := [option for option, value in needed.items() if value is None]:
             listed = " and ".join(filter(None, [", ".join(missing[:-1]), missing[-1]]))
             raise UserError(f"to evaluate '{target}', give {listed} too.")
-        load = given_model(target, "evaluate", data, weights, str(eps), norm, data_dir, allow_code)
-    elif not Path(target).is_dir() and (weights or data or eps or norm):
+        load = given_model(target, "evaluate", data, weights, str(eps), norm, image_size, data_dir, allow_code)
+    elif not Path(target).is_dir() and (weights or data or image_size or eps or norm):
         raise UserError(f"'{target}' is neither a run folder nor module.path:factory, a model of your own.")
     else:
-        own = {"--weights": weights, "--data": data, "--eps": eps, "--norm": norm}
+        own = {"--weights": weights, "--data": data, "--image-size": image_size, "--eps": eps, "--norm": norm}
         refuse(target, "is for a model of your own; the run {} carries its own", own)
         load = _run(Path(target), checkpoint, part, data_dir, allow_code)
     folder = out or Path(target)

@@ -4,7 +4,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, get_args
 
-from worstclass.cli.options import check_weights, radius
+from worstclass.cli.options import check_weights, own_options, radius
 from worstclass.errors import UserError, choose
 from worstclass.inputs.names import (
     DATA_NAMES,
@@ -27,6 +27,7 @@ def given_model(
     weights: Path | None,
     eps: str,
     norm: str | None,
+    image_size: int | None,
     data_dir: Path,
     allow_code: bool,
 ) -> "Callable[[], Target]":
@@ -49,9 +50,17 @@ def given_model(
     def load() -> "Target":
         from worstclass.evaluation.targets import model_target
 
-        return model_target(
-            name, weights=weights, data=data, eps=size, norm=ball, data_dir=data_dir, allow_code=allow_code
-        )
+        with own_options():
+            return model_target(
+                name,
+                weights=weights,
+                data=data,
+                eps=size,
+                norm=ball,
+                image_size=image_size,
+                data_dir=data_dir,
+                allow_code=allow_code,
+            )
 
     return load
 

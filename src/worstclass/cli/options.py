@@ -1,6 +1,7 @@
 """Options that several commands share, and how a shell completes them. Nothing here imports torch."""
 
 from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Annotated
 
@@ -9,7 +10,7 @@ import typer
 from worstclass.config.fields import parse_number
 from worstclass.config.recipe import recipe_names
 from worstclass.errors import UserError
-from worstclass.inputs.names import RECIPE, Norm, check_device_name, check_run_folder
+from worstclass.inputs.names import MAX_SIZE, RECIPE, Norm, check_device_name, check_run_folder
 from worstclass.inputs.radius import check_radius
 
 PICKLED = (".pt", ".pth", ".ckpt", ".pkl", ".bin")
@@ -36,6 +37,14 @@ def check_given_run(folder: Path | None) -> Path | None:
     return None if folder is None else check_run_folder(folder)
 
 
+ImageSize = Annotated[
+    int | None,
+    typer.Option(
+        min=1,
+        max=MAX_SIZE,
+        help="crop images of a folder or a library at the centre and resize them to so many pixels a side",
+    ),
+]
 DataDir = Annotated[Path, typer.Option(help="where CIFAR's binary files are, or are downloaded to")]
 Device = Annotated[str, typer.Option(help="auto, cpu or cuda", callback=check_device_name)]
 AllowCode = Annotated[bool, typer.Option("--allow-code", help="let a recipe or run import a model of your own")]
@@ -71,6 +80,19 @@ def check_weights(path: Path) -> Path:
             "with safetensors.torch.save_file(model.state_dict(), PATH)."
         )
     return path
+
+
+@contextmanager
+def own_options() -> Iterator[None]:
+    """Where a command without a recipe reads data: an error names its option, not the key of a recipe."""
+    try:
+        yield
+    except UserError as error:
+        text = str(error)
+        for key in ("image_size", "test_fraction"):
+            option = "--" + key.replace("_", "-")
+            text = text.replace(f"{key}, as in --set {key}=", f"{option} ")
+        raise UserError(text) from None
 
 
 def refuse(target: str, why: str, options: Mapping[str, object]) -> None:

@@ -13,7 +13,7 @@ from worstclass.cli.progress import clock, watch
 from worstclass.config.keys import Config
 from worstclass.errors import exit_code
 from worstclass.evaluation.evaluate import Event
-from worstclass.evaluation.run_notes import run_notes, start_notes
+from worstclass.evaluation.run_notes import cost_note, run_notes, start_notes
 from worstclass.evaluation.targets import PART, PROGRESS, Target, evaluate_target
 from worstclass.execution.distributed import ALONE, Team
 from worstclass.inputs.names import RECIPE
@@ -61,7 +61,7 @@ def train_with_progress(
 
             def on_start(run: Run) -> None:
                 notes.start(run)
-                for note in start_notes(run):
+                for note in cost_note(run) + start_notes(run):
                     say(f"Note: {note}")
 
             def on_epoch(line: dict[str, Any]) -> None:

@@ -24,7 +24,7 @@ from worstclass.config.fields import (
 from worstclass.config.methods import METHODS, ObjectiveName, check_method
 from worstclass.config.owners import check_owners, is_used
 from worstclass.errors import unknown
-from worstclass.inputs.names import Norm, check_data_name, check_model_name
+from worstclass.inputs.names import MAX_SIZE, Norm, check_data_name, check_model_name
 from worstclass.inputs.radius import check_radius, trades_step
 from worstclass.metrics.tail import has_many
 
@@ -51,6 +51,12 @@ class Config(BaseModel):
         description="loss under the class weights; default: the method's own (trades for all of the paper's)",
     )
     data: Annotated[str, AfterValidator(check_data_name)] = Field("cifar10", description="data set")
+    image_size: Annotated[Whole, Field(ge=1, le=MAX_SIZE)] | None = Field(
+        None, description="crop images at the centre and resize them to so many pixels a side; left out, they are as is"
+    )
+    test_fraction: Share | None = Field(
+        None, description="fraction of each class that is for testing, of a folder without train/ and test/"
+    )
     model: Annotated[str, AfterValidator(check_model_name)] = Field("resnet18", description="network f")
     normalize: bool = Field(False, description="standardise channels inside the model, by training-set statistics")
     epochs: Whole = Field(100, ge=1, description="epochs T")

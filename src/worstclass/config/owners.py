@@ -9,12 +9,15 @@ from typing import Any
 
 from worstclass.config.methods import METHOD_KEYS, METHODS
 from worstclass.errors import UserError, shown
+from worstclass.inputs.names import RESIZED, SPLIT, data_kind
 
 Values = Mapping[str, Any]
 
 _ATTACKED = ("objective", ("pgd-at", "trades", "bat"))
 
 OWNERS: dict[str, tuple[str, tuple[str, ...]]] = {
+    "image_size": ("data", RESIZED),
+    "test_fraction": ("data", SPLIT),
     "lr_milestones": ("schedule", ("piecewise",)),
     "lr_decay": ("schedule", ("piecewise",)),
     "lr_peak": ("schedule", ("one-cycle",)),
@@ -36,7 +39,8 @@ OWNERS: dict[str, tuple[str, tuple[str, ...]]] = {
     "beta": ("objective", ("trades", "bat")),
     "select_smoothing": ("select", ("worst", "worst-accuracy", "worst-tenth", "worst-loss", "average")),
 }
-"""Keys that belong to another key: its name, and the values that own them; `()` is any that switches it on."""
+"""Keys that belong to another key: its name, and the values that own them; `()` is any that switches it on. Data own by
+their kind."""
 
 
 def owners_of(key: str) -> list[tuple[str, tuple[str, ...]]]:
@@ -82,7 +86,7 @@ def _value(key: str, values: Values, defaults: Values) -> Any:
 
 def _owns(wanted: tuple[str, ...], value: Any) -> bool:
     if wanted:
-        return value in wanted
+        return value in wanted or (isinstance(value, str) and data_kind(value) in wanted)
     try:  # a number may be text yet, such as "0"
         return float(value) != 0
     except (TypeError, ValueError, OverflowError):

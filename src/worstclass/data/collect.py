@@ -1,6 +1,7 @@
 """Images out of whatever people hold them in: arrays, a Dataset of (image, label) items, a DataLoader."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -10,14 +11,16 @@ from torch.utils.data import DataLoader, IterableDataset, RandomSampler, Sequent
 
 from worstclass.data.arrays import channels_first
 from worstclass.data.images import Images, to_float
+from worstclass.data.pictures import Picture, make_picture, stack
 from worstclass.errors import UserError, shown
 
 READ = 256  # images of a Dataset at a time
 ROWS = 1000
 
 
-def read_whole(data: Any, where: str) -> Images:
-    """All images of a DataLoader, of a pair of tensors or arrays, or of a Dataset, in its order."""
+def read_whole(data: Any, where: str, size_remedy: str | None = None) -> Images:
+    """All images of a DataLoader, of a pair of tensors or arrays, or of a Dataset, in its order. The `size_remedy` is
+    what to do where the images of a Dataset differ in size."""
     if isinstance(data, Images):
         return data
     if isinstance(data, DataLoader):
@@ -31,8 +34,27 @@ def read_whole(data: Any, where: str) -> Images:
     if hasattr(data, "__getitem__") and hasattr(data, "__len__"):
         if len(data) == 0:
             raise UserError(f"{where} has no images.")
-        return gather(DataLoader(data, batch_size=READ, collate_fn=collate))
+        return gather(DataLoader(data, batch_size=READ, collate_fn=partial(collate, size_remedy=size_remedy)))
     raise UserError(f"{where} must be a Dataset, a DataLoader or a pair (images, labels), not {type(data).__name__}.")
+
+
+def read_resized(data: Any, where: str, size: int) -> tuple[Images, list[int]]:
+    """All pictures of a Dataset of (PIL image, label) items as squares of `size` pixels a side, and the shorter side
+    that each had."""
+    labels = []
+
+    def pictures() -> Iterator[Picture]:
+        for place in range(len(data)):
+            image, label = data[place][:2]
+            if not hasattr(image, "getexif"):
+                raise UserError(f"{where}: image_size is for PIL images, not {type(image).__name__}.")
+            labels.append(_labels(label))
+            yield make_picture(image, size, f"{where}: image {place}")
+
+    if len(data) == 0:
+        raise UserError(f"{where} has no images.")
+    x, sides = stack(pictures(), len(data), where)
+    return Images(x, torch.stack(labels)), sides
 
 
 def in_order(loader: DataLoader[Any]) -> bool:
@@ -116,7 +138,7 @@ def as_bytes(x: Tensor) -> Tensor:
     return x if len(whole) and int(whole.max()) <= 1 else whole  # uint8 of 0 and 1 alone would be refused as black
 
 
-def collate(items: Sequence[Any]) -> tuple[Tensor, Tensor]:
+def collate(items: Sequence[Any], size_remedy: str | None = None) -> tuple[Tensor, Tensor]:
     """(image, label) items, as a batch: tensors (C, H, W), and arrays or PIL images, (H, W) or (H, W, C)."""
     for item in items:
         if not isinstance(item, tuple | list) or len(item) < 2:
@@ -125,7 +147,8 @@ def collate(items: Sequence[Any]) -> tuple[Tensor, Tensor]:
     tensors = [_image(item[0]) for item in items]
     if len({each.shape for each in tensors}) > 1:
         sizes = sorted({tuple(each.shape) for each in tensors})
-        raise UserError(f"images must be of one size; these are of {sizes[0]} and {sizes[1]}: add a crop or a resize.")
+        remedy = "add a crop or a resize" if size_remedy is None else f"give image_size, as in {size_remedy}"
+        raise UserError(f"images must be of one size; these are of {sizes[0]} and {sizes[1]}: {remedy}.")
     return torch.stack(tensors), torch.stack([_labels(item[1]) for item in items])
 
 

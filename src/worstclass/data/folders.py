@@ -1,142 +1,175 @@
-"""Data as image files: PATH/train/CLASS/*.png and PATH/test/CLASS/*.png, all of one size."""
+"""Data as image files: a folder for each class in PATH/train and in PATH/test, or in PATH itself."""
 
-import warnings
-from collections.abc import Iterator
-from contextlib import contextmanager
+import hashlib
+import os
+from collections.abc import Sequence
+from contextlib import closing
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
 
-import numpy as np
 import torch
 
 from worstclass.data.images import Images, check_class_names
+from worstclass.data.pictures import SizesDiffer, enlarged_notes, read_header, read_pictures, stack
+from worstclass.data.source import Part
 from worstclass.errors import UserError
-from worstclass.files import clean_errors
-
-if TYPE_CHECKING:
-    from PIL import Image
 
 SUFFIXES = {".png", ".jpg", ".jpeg", ".bmp", ".webp"}
-GREY = ("L", "1")  # modes of one channel
-FORMATS = ("PNG", "JPEG", "BMP", "WEBP")  # whatever a file is called: to open some others, Pillow starts programs
-MAX_PIXELS = 2**24  # a small file may claim to be a picture of gigabytes
-BY_SYSTEMS = {"thumbs.db", "desktop.ini"}  # files that nobody put there
+BY_SYSTEMS = {"thumbs.db", "desktop.ini", "__macosx"}  # what nobody put there
 SHOWN = 3  # names, at most, in a sentence
+PARTS: tuple[Part, ...] = ("train", "test")
+SPLIT_REMEDY = "--set test_fraction=0.2"
 
 
-def folder_names(path: Path) -> tuple[str, ...]:
-    """Class names: the folders of PATH/train, or of PATH/test where that is all, sorted."""
-    part = next((path / part for part in ("train", "test") if (path / part).is_dir()), path / "train")
-    _check_part(part)
-    names = sorted(entry.name for entry in part.iterdir() if entry.is_dir() and not entry.name.startswith("."))
-    if len(names) < 2:
-        raise UserError(f"{part} has {len(names)} class folder(s); two or more are needed.")
-    return check_class_names(names, part)
+class Folder:
+    """Images of one folder, by class and file name.
 
+    With PATH/train or PATH/test these are the parts. Without both, the folders of PATH are the classes, and
+    `test_fraction` of each class is the test part; without it everything is, and nothing can be trained on.
+    """
 
-def _check_part(part: Path) -> None:
-    if not part.is_dir():
-        raise UserError(f"no folder {part}: folder:PATH needs train/ and test/, each with one folder for each class.")
+    def __init__(self, path: Path, *, image_size: int | None = None, test_fraction: float | None = None) -> None:
+        self._path, self._size, self._fraction = path, image_size, test_fraction
+        self._sides: dict[Part, list[int]] = {}  # of what was read
+        if not path.is_dir():
+            raise UserError(f"there is no folder {path}.")
+        parts = [part for part in PARTS if (path / part).is_dir()]
+        self._flat = not parts and bool(_folders(path))
+        if parts and test_fraction is not None:
+            raise UserError(f"{path} has {parts[0]}/ already: test_fraction is for a folder of class folders alone.")
+        first = path if self._flat else path / (parts or PARTS)[0]
+        self._check(first)
+        names = [entry.name for entry in _folders(first)]
+        if not names and len(_folders(path)) > len(parts):  # classes beside a part: one of them may be called so
+            raise UserError(f"{first} is the {first.name} part, and has no class folders: rename it if it is a class.")
+        if len(names) < 2:
+            raise UserError(f"{first} has {len(names)} class folder(s); two or more are needed.")
+        self.class_names = check_class_names(names, first)
 
+    def read(self, part: Part) -> Images:
+        """Every image of a part, in the order of class and file name; greyscale stays one channel."""
+        files = self._files(part)
+        where = str(self._path if self._flat else self._path / part)
+        if not files:
+            classes = f" for {part}ing in its class folders ({', '.join(self.class_names[:SHOWN])}, ...)"
+            kinds = ", ".join(sorted(SUFFIXES))
+            raise UserError(f"{where} holds no image files ({kinds}){classes if self._flat else ''}.")
+        paths = [file for _, file in files]
+        try:
+            with closing(read_pictures(paths, self._size)) as pictures:
+                x, sides = stack(pictures, len(paths), where, lambda: self._colour_beside(part))
+        except SizesDiffer:  # known after two of them: now of all
+            raise SizesDiffer(where, [read_header(file)[1:] for file in paths]) from None
+        self._sides[part] = sides
+        return Images(x, torch.tensor([label for label, _ in files]))
 
-def read_folder(path: Path, part: Literal["train", "test"]) -> Images:
-    """Every image of a part, in the order of class and file name; greyscale stays one channel."""
-    names = folder_names(path)
-    _check_part(path / part)
-    extra = {e.name for e in (path / part).iterdir() if e.is_dir() and not e.name.startswith(".")} - set(names)
-    if extra:
-        raise UserError(f"{path / part} has classes that train/ has not: {', '.join(sorted(extra))}.")
-    arrays, labels = [], []
-    for label, name in enumerate(names):
-        for file in _image_files(path / part / name):
-            arrays.append(_read_image(file))
-            labels.append(label)
-    if not arrays:
-        raise UserError(f"{path / part} holds no image files ({', '.join(sorted(SUFFIXES))}).")
-    shapes = {array.shape[1:] for array in arrays}
-    if len(shapes) > 1:
-        raise UserError(
-            f"{path / part}: images differ in size ({', '.join(map(str, sorted(shapes)))}); resize them first."
+    def test_shape(self) -> tuple[int, ...] | None:
+        """(C, H, W) of test images, by headers alone; None where there is no image."""
+        files = self._files("test")
+        if not files:
+            return None
+        grey, height, width = read_header(files[0][1])
+        colour = not grey or self._colour_beside("test") or _has_colour(files)
+        return (3 if colour else 1), self._size or height, self._size or width
+
+    def notes(self, *parts: Part) -> list[str]:
+        """What of the parts, or of both, is not read, and what of those that were read is enlarged much."""
+        lines = []
+        if self._flat and self._fraction is None:
+            lines.append(f"{self._path} has no train/ and test/: all of its images are test images.")
+        roots = (
+            [(self._path, str(self._path))]
+            if self._flat
+            else [(self._path / part, f"{part}/") for part in parts or PARTS]
         )
-    channels = {len(array) for array in arrays}
-    if len(channels) > 1 or (part == "test" and channels == {1} and _has_colour(path / "train")):  # all become colour
-        arrays = [np.repeat(array, 3, axis=0) if len(array) == 1 else array for array in arrays]
-    return Images(torch.from_numpy(np.stack(arrays)), torch.tensor(labels))
+        for root, shown in roots:
+            found = [name for name in self.class_names for name in _left_out(root / name)]
+            if found:
+                more = f" and {len(found) - SHOWN} more" if len(found) > SHOWN else ""
+                lines.append(
+                    f"{len(found)} files or folders in the class folders of {shown} are no images of a known kind "
+                    f"({', '.join(sorted(SUFFIXES))}) and are left out: {', '.join(found[:SHOWN])}{more}."
+                )
+        return lines + enlarged_notes(self._sides, self._size, parts)
 
-
-def folder_test_shape(path: Path) -> tuple[int, ...] | None:
-    """(C, H, W) of test images, by headers alone; None where there is no image."""
-    files = (file for name in folder_names(path) for file in _image_files(path / "test" / name))
-    if (first := next(files, None)) is None:
-        return None
-    mode, width, height = _read_header(first)
-    colour = mode not in GREY or _has_colour(path / "train") or _has_colour(path / "test")
-    return (3 if colour else 1), height, width
-
-
-def left_out(path: Path, *parts: Literal["train", "test"]) -> list[str]:
-    """A line for each of the parts, or of both, whose class folders hold more than images: that is not read."""
-    lines = []
-    for part in parts or ("train", "test"):
-        found = []
-        for name in folder_names(path):
-            for entry in sorted((path / part / name).glob("*")):
-                hidden = entry.name.startswith(".") or entry.name.lower() in BY_SYSTEMS
-                if not hidden and (entry.is_dir() or entry.suffix.lower() not in SUFFIXES):
-                    found.append(f"{name}/{entry.name}{'/' * entry.is_dir()}")
-        if found:
-            more = f" and {len(found) - SHOWN} more" if len(found) > SHOWN else ""
-            lines.append(
-                f"{len(found)} files or folders in the class folders of {part}/ are no images of a known kind "
-                f"({', '.join(sorted(SUFFIXES))}) and are left out: {', '.join(found[:SHOWN])}{more}."
+    def _check(self, part: Path) -> None:
+        if not part.is_dir():
+            raise UserError(
+                f"no folder {part}: folder:PATH needs train/ and test/, each with one folder for each class, "
+                "or class folders alone and test_fraction."
             )
-    return lines
+
+    def _files(self, part: Part) -> list[tuple[int, Path]]:
+        """The image files of a part, each with its label."""
+        if not self._flat:
+            root = self._path / part
+            self._check(root)
+            if extra := {entry.name for entry in _folders(root)} - set(self.class_names):
+                raise UserError(f"{root} has classes that train/ has not: {', '.join(sorted(extra))}.")
+            return [(k, file) for k, name in enumerate(self.class_names) for file in _image_files(root / name)]
+        if self._fraction is None and part == "train":
+            raise UserError(
+                f"{self._path} has no train/ and test/: give test_fraction, as in {SPLIT_REMEDY}, "
+                "to keep a part of its images for testing."
+            )
+        chosen = []
+        for k, name in enumerate(self.class_names):
+            files = _image_files(self._path / name)
+            tested = {*files} if self._fraction is None else files_to_test(files, self._fraction)
+            chosen += [(k, file) for file in files if (file in tested) == (part == "test")]
+        return chosen
+
+    def _colour_beside(self, part: Part) -> bool:
+        """Whether images of the other part have colours, by their headers: then those of this one get them too. What is
+        in PATH/test does not matter for training."""
+        if self._flat:
+            other = [] if self._fraction is None else self._files("test" if part == "train" else "train")
+            return _has_colour(other)
+        trained = self._path / "train"
+        return part == "test" and trained.is_dir() and _has_colour(self._files("train"))
+
+
+def files_to_test(files: Sequence[Path], fraction: float) -> set[Path]:
+    """The files of a class that are test images: those whose digest is below the fraction, as a share of 2^256.
+
+    That depends on the names of class and file alone, so none moves when others are added. Of two files or more at
+    least one is in each part: the one of the smallest digest, or all but the one of the largest.
+    """
+    digests = {file: _digest(file) for file in files}
+    tested = {file for file, digest in digests.items() if digest < fraction * 2.0**256}
+    if len(files) > 1 and not tested:
+        return {min(files, key=digests.__getitem__)}
+    if len(files) > 1 and len(tested) == len(files):
+        return tested - {max(files, key=digests.__getitem__)}
+    return tested
+
+
+def _digest(file: Path) -> int:
+    """SHA-256 of CLASS/FILE."""
+    return int.from_bytes(hashlib.sha256(os.fsencode(f"{file.parent.name}/{file.name}")).digest())
+
+
+def _folders(path: Path) -> list[Path]:
+    """The folders in a folder, sorted, without those that hide or that a system made."""
+    found = [entry for entry in path.glob("*") if entry.is_dir() and not _is_hidden(entry)]
+    return sorted(found, key=lambda entry: entry.name)
+
+
+def _is_hidden(entry: Path) -> bool:
+    return entry.name.startswith(".") or entry.name.lower() in BY_SYSTEMS
 
 
 def _image_files(folder: Path) -> list[Path]:
-    return [file for file in sorted(folder.glob("*")) if file.suffix.lower() in SUFFIXES]
+    return [file for file in sorted(folder.glob("*")) if file.suffix.lower() in SUFFIXES and not _is_hidden(file)]
 
 
-def _has_colour(part: Path) -> bool:
-    """Whether an image of a part has colours, by their headers."""
-    folders = sorted(entry for entry in part.glob("*") if entry.is_dir() and not entry.name.startswith("."))
-    return any(_read_header(file)[0] not in GREY for folder in folders for file in _image_files(folder))
+def _left_out(folder: Path) -> list[str]:
+    """What a class folder holds beside images."""
+    return [
+        f"{folder.name}/{entry.name}{'/' * entry.is_dir()}"
+        for entry in sorted(folder.glob("*"))
+        if not _is_hidden(entry) and (entry.is_dir() or entry.suffix.lower() not in SUFFIXES)
+    ]
 
 
-def _read_header(file: Path) -> tuple[str, int, int]:
-    """Mode, width and height of an image; its pixels are not read."""
-    with _opened(file) as image:
-        return image.mode, image.width, image.height
-
-
-@contextmanager
-def _opened(file: Path) -> "Iterator[Image.Image]":
-    """An image file; whatever is wrong with it in the body is one line."""
-    from PIL import Image  # here: the training core needs torch and numpy alone
-
-    if not file.is_file():  # a pipe would wait for ever
-        raise UserError(f"{file} is not a file.")
-    with clean_errors(f"{file} is not a readable image"), warnings.catch_warnings():
-        warnings.simplefilter("error", Image.DecompressionBombWarning)
-        with Image.open(file, formats=FORMATS) as image:
-            yield image
-
-
-def _on_white(image: "Image.Image") -> "Image.Image":
-    from PIL import Image
-
-    return Image.alpha_composite(Image.new("RGBA", image.size, "white"), image.convert("RGBA"))
-
-
-def _read_image(file: Path) -> "np.ndarray[tuple[int, ...], np.dtype[np.uint8]]":
-    """One image as (C, H, W) with one or three channels; what is transparent is white."""
-    with _opened(file) as image:
-        if image.width * image.height > MAX_PIXELS:
-            raise ValueError(f"{image.width} x {image.height} pixels are more than {MAX_PIXELS}")
-        image.load()
-        if image.mode.startswith(("I", "F")):
-            raise UserError(f"{file} has more than 8 bits a channel; convert it to 0..255 first.")
-        grey = image.mode in GREY
-        shown = _on_white(image) if image.has_transparency_data else image
-        pixels = np.asarray(shown.convert("L" if grey else "RGB"), dtype=np.uint8)
-    return pixels[None] if grey else np.ascontiguousarray(pixels.transpose(2, 0, 1))
+def _has_colour(files: Sequence[tuple[int, Path]]) -> bool:
+    return any(not read_header(file)[0] for _, file in files)

@@ -2,18 +2,21 @@
 
 import inspect
 from collections.abc import Callable
+from contextlib import nullcontext
 from functools import cache
 from pathlib import Path
 from typing import Any
 
 import torch
 
-from worstclass.data.collect import known_labels, names_of, read_whole
+from worstclass.data.collect import known_labels, names_of, read_resized, read_whole
 from worstclass.data.images import Images, check_class_names
+from worstclass.data.pictures import SIZE_REMEDY, enlarged_notes
 from worstclass.data.source import Part, Source
 from worstclass.errors import UserError, unknown
 from worstclass.files import clean_errors
 from worstclass.inputs.factories import call_factory, need
+from worstclass.inputs.names import RESIZED, data_kind
 
 SAVED = ("dataset_dict.json", "state.json")
 """Files of a folder by `save_to_disk`: of several splits, and of one."""
@@ -22,7 +25,7 @@ LABELS = ("label", "labels", "fine_label", "target", "y")
 """How the column of labels is called, where several could be it."""
 
 
-def hf_source(name: str) -> Source:
+def hf_source(name: str, image_size: int | None = None) -> Source:
     """`hf:NAME`, `hf:NAME@SPLIT` or `hf:NAME#CONFIGURATION@SPLIT`: of the hub, or a folder by `save_to_disk`.
 
     The test part is the split `test`, or SPLIT; the training part is `train`. Nothing that a data set brings is run:
@@ -59,12 +62,9 @@ def hf_source(name: str) -> Source:
     image, label = _columns(test.features, name)
     labelled = getattr(test.features[label], "names", None)
 
-    def read(part: Part) -> Images:
-        rows = part_of(part).select_columns([image, label])
-        with clean_errors(f"data '{name}'"):
-            return read_whole(_Pairs(rows, image, label), f"data '{name}'")
-
-    return Source(name, _class_names(labelled, lambda: torch.as_tensor(test[label][:]), name), read)
+    reader = _Reader(name, lambda part: _Pairs(part_of(part).select_columns([image, label]), image, label), image_size)
+    names = _class_names(labelled, lambda: torch.as_tensor(test[label][:]), name)
+    return Source(name, names, reader.read, notes=reader.notes)
 
 
 class _Pairs:
@@ -93,7 +93,7 @@ def _columns(features: Any, name: str) -> tuple[str, str]:
     return images[0], chosen[0]
 
 
-def torchvision_source(name: str, data_dir: Path) -> Source:
+def torchvision_source(name: str, data_dir: Path, image_size: int | None = None) -> Source:
     """`torchvision:NAME`, a class of torchvision.datasets, looked for in `data_dir` and downloaded there."""
     datasets = need("torchvision.datasets", f"data '{name}'", "torchvision")
     called = name.removeprefix("torchvision:")
@@ -113,7 +113,7 @@ def torchvision_source(name: str, data_dir: Path) -> Source:
                 raise UserError(f"data '{name}' has no parts: it can be tested on, not trained on.")
             return kind(**given)
 
-    return _source(name, load)
+    return _source(name, load, image_size)
 
 
 def factory_source(name: str) -> Source:
@@ -130,16 +130,36 @@ def factory_source(name: str) -> Source:
     return _source(name, load)
 
 
-def _source(name: str, load: Callable[[Part], Any]) -> Source:
-    def read(part: Part) -> Images:
-        return read_whole(load(part), f"data '{name}'")
+def _source(name: str, load: Callable[[Part], Any], image_size: int | None = None) -> Source:
+    reader = _Reader(name, load, image_size)
 
     def labels() -> torch.Tensor:
         known = known_labels(load("test"))
-        return read("test").y if known is None else known
+        return reader.read("test").y if known is None else known
 
     data = load("test")
-    return Source(name, _class_names(names_of(getattr(data, "dataset", data)), labels, name), read)
+    names = _class_names(names_of(getattr(data, "dataset", data)), labels, name)
+    return Source(name, names, reader.read, notes=reader.notes)
+
+
+class _Reader:
+    """Reads parts that `load` gives, their pictures at one size if that is given."""
+
+    def __init__(self, name: str, load: Callable[[Part], Any], image_size: int | None) -> None:
+        self._what, self._load, self._size = f"data '{name}'", load, image_size
+        self._remedy = SIZE_REMEDY if data_kind(name) in RESIZED else None
+        self._sides: dict[Part, list[int]] = {}
+
+    def read(self, part: Part) -> Images:
+        data = self._load(part)
+        with clean_errors(self._what) if self._remedy else nullcontext():  # a factory's errors are its author's
+            if self._size is None:
+                return read_whole(data, self._what, self._remedy)
+            images, self._sides[part] = read_resized(data, self._what, self._size)
+            return images
+
+    def notes(self, *parts: Part) -> list[str]:
+        return enlarged_notes(self._sides, self._size, parts)
 
 
 def _class_names(names: Any, labels: Callable[[], torch.Tensor], name: str) -> tuple[str, ...]:

@@ -13,8 +13,8 @@ Part = Literal["train", "test"]
 class Source:
     """A data set: its class names, and a reader that touches only the part it is asked for.
 
-    `test_shape` is (C, H, W) of the test images where that is known without them, and `notes`, of one part or both,
-    say what is not read.
+    `test_shape` is (C, H, W) of the test images where that is known without them. `notes`, of one part or both, say
+    what is not read, and what of the parts read so far is enlarged much.
     """
 
     name: str

@@ -1,9 +1,11 @@
 """What to know of a run before its numbers are believed: of its data, of its training, and of its base."""
 
 from worstclass.evaluation.data_check import copy_note, count_notes, mirror_note, shift_note, size_note, split_note
+from worstclass.inputs.names import RESIZED, data_kind
 from worstclass.runs.notes import training_notes
 from worstclass.runs.run import Run
 
+USUAL, LARGE = 32, 64  # pixels of a side: CIFAR's, and four times as many in all
 MANY_COPIES = 0.01  # of the validation images: fewer, as CIFAR may have, move no accuracy by a point
 
 
@@ -21,6 +23,19 @@ def start_notes(run: Run) -> list[str]:
     if run.config.flip:
         lines += mirror_note(run.class_names, run.about.get("mirrored", []))
     return lines + shift_note(run.class_names, run.about.get("valid_shift", []))
+
+
+def cost_note(run: Run) -> list[str]:
+    """What large images cost, before the first step."""
+    height, width = run.about["image_size"]
+    if height * width <= LARGE**2:
+        return []
+    times = height * width / USUAL**2
+    smaller = f" image_size = {LARGE} makes them smaller." if data_kind(run.config.data) in RESIZED else ""
+    return [
+        f"images of {height} x {width} pixels: a step takes about {times:.0f} times as long, and {times:.0f} times the "
+        f"memory, as with {USUAL} x {USUAL}.{smaller}"
+    ]
 
 
 def run_notes(run: Run) -> list[str]:

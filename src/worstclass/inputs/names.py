@@ -23,6 +23,12 @@ RECIPE = "recipe.toml"
 
 OWN_DATA = ("fashion-mini", "cifar10", "cifar100", "npz:PATH", "folder:PATH")
 DATA_NAMES = (*OWN_DATA, "hf:NAME", "torchvision:NAME", "module.path:factory", "path/to/file.py:factory")
+RESIZED = ("folder:PATH", "hf:NAME", "torchvision:NAME")
+"""Data whose images may be of any size: `image_size` makes them of one."""
+MAX_SIZE = 1024
+"""Pixels of a side, at most, that images are resized to."""
+SPLIT = ("folder:PATH",)
+"""Data that `test_fraction` may split."""
 
 MODEL_NAMES = ("small-cnn", "resnet18", "preact-resnet18", "wrn34-10")
 """Any other `wrnD-W` with D = 6n + 4 works too, and all of `OTHER_MODELS`."""
@@ -78,6 +84,12 @@ def check_data_name(name: str) -> str:
             raise UserError(f"data {name!r} is a path: write {kind}:{name}.")
         raise unknown("data", name, DATA_NAMES)
     return name
+
+
+def data_kind(name: str) -> str:
+    """Which of `DATA_NAMES` a name is of: `folder:PATH` of `folder:photos`; a factory is itself."""
+    kind = name.partition(":")[0]
+    return next((each for each in DATA_NAMES if each.partition(":")[0] == kind), name)
 
 
 def check_model_name(name: str) -> str:

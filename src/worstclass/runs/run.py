@@ -99,7 +99,13 @@ def open_data(
 ) -> Source:
     """The data of a recipe; those that run code are opened with consent alone."""
     refuse_code(config, allow_code)
-    return open_source(config.data, data_dir=data_dir, notify=notify)
+    return open_source(
+        config.data,
+        image_size=config.image_size,
+        test_fraction=config.test_fraction,
+        data_dir=data_dir,
+        notify=notify,
+    )
 
 
 def training_images(config: Config, source: Source) -> Images:

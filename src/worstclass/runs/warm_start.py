@@ -55,7 +55,10 @@ def start_from(config: Config, model: nn.Module, about: Mapping[str, Any], *, al
     if run.about["data_digest"] == about["data_digest"]:
         _check_split(run, config, about)
     elif run.config.data == config.data:
+        _check_test_part(run, config)
         _check_tail(run, config)
+        if run.config.imbalance == config.imbalance and run.config.image_size != config.image_size:
+            _check_split(run, config, about)  # the same images at another size
     other, epoch = run.load_model("selected", allow_code=allow_code)
     weights = weights_of(other)
     load_weights(model, weights, run.folder / SELECTED)
@@ -87,6 +90,17 @@ def _check_split(run: Run, config: Config, about: Mapping[str, Any]) -> None:
             f"{run.folder} was trained with valid_fraction = {before.valid_fraction:g} and valid_min = "
             f"{before.valid_min}, this run has {now.valid_fraction:g} and {now.valid_min}: "
             "it would be validated on images that were trained on."
+        )
+
+
+def _check_test_part(run: Run, config: Config) -> None:
+    """Raise where a run was trained on images that are test images now."""
+    before, now = run.config.test_fraction, config.test_fraction
+    if before != now:
+        shown = ["none" if each is None else f"{each:g}" for each in (before, now)]
+        raise UserError(
+            f"{run.folder} was trained with test_fraction = {shown[0]}, this run has {shown[1]}: "
+            "it would be tested on images that were trained on."
         )
 
 

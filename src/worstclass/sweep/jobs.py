@@ -53,7 +53,8 @@ def check_jobs(jobs: Sequence[Job], setup: Setup, notify: Notify | None = None) 
         for name in setup.attacks:
             if name != NATURAL:
                 make_attack(name, eps=job.config.eps, norm=job.config.norm)
-    for config in {job.config.data: job.config for job in jobs}.values():
+    read = {(its.data, its.image_size, its.test_fraction): its for its in (job.config for job in jobs)}
+    for config in read.values():
         open_data(config, allow_code=setup.allow_code, data_dir=setup.data_dir, notify=notify)
 
 
