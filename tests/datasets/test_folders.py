@@ -13,9 +13,11 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from PIL import Image, ImageOps
+from safetensors.torch import save_file
 
 import hostile
 from tiny import picture, tiny_config
+from worstclass.auditing.audit import audit
 from worstclass.auditing.data import read_data
 from worstclass.cli import main as cli
 from worstclass.config.keys import Config, differing_keys
@@ -25,6 +27,7 @@ from worstclass.data.folders import files_to_test
 from worstclass.errors import UserError
 from worstclass.evaluation import run_notes
 from worstclass.evaluation.targets import evaluate_target, model_target, run_target
+from worstclass.integrations.epoch_audit import EpochAudit
 from worstclass.runs.adjust import adjust_run
 from worstclass.runs.run import Run, open_run, valid_images
 from worstclass.runs.train import train_run
@@ -344,7 +347,10 @@ def test_an_image_that_is_alone(tmp_path: Path) -> None:
 def test_without_the_fraction_it_is_all_test(photos: Path) -> None:
     source = open_source(f"folder:{photos}")
     assert colours(source.read("test").x.numpy()) == [*PHOTOS.values()]
-    assert source.notes() == [f"{photos} has no train/ and test/: all of its images are test images."]
+    assert source.notes() == [
+        f"{photos} has no train/ and test/: all of its images are test images. If a run was trained on some of them, "
+        "give its test_fraction."
+    ]
     text = one_line(lambda: source.read("train"))
     assert text.startswith(f"{photos} has no train/ and test/: give test_fraction, as in --set test_fraction=0.2, to ")
     text = one_line(lambda: cli.app(["data", f"folder:{photos}"], standalone_mode=False))
@@ -517,11 +523,28 @@ def test_an_audit_takes_a_size(photos: Path) -> None:
     data = f"folder:{photos}"
     found = read_data(data, image_size=6)
     assert found.images.x.shape == (60, 3, 6, 6)
-    assert found.notes == (f"{photos} has no train/ and test/: all of its images are test images.",)
+    assert [note.partition(": ")[2][:18] for note in found.notes] == ["all of its images "]
     assert "resize the images of a Dataset" in one_line(lambda: read_data(found.images, image_size=6))
     target = model_target("small-cnn", weights=None, data=data, eps=0.1, image_size=6)
     assert target.about["image_size"] == 6
     assert target.images.x.shape == (60, 3, 6, 6)
+
+
+def test_an_audit_takes_the_test_images_of_a_run(run: Run, photos: Path) -> None:
+    """Elsewhere a network knows nothing of the run that trained it: by the same keys no training image is tested on."""
+    data, keys = f"folder:{photos}", {"image_size": 8, "test_fraction": 0.25}
+    model, tested = run.load_model()[0], run_target(run)
+    found = read_data(data, **keys)
+    assert torch.equal(found.images.x, tested.images.x)
+    assert not found.notes
+    target = model_target("small-cnn", weights=None, data=data, eps=0.1, **keys)
+    assert target.about.items() >= {**keys, "images": tested.about["images"]}.items()
+    result = audit(model, data, attacks="natural", checks=False, on_note=str, **keys)
+    assert result.card["about"].items() >= {**keys, "images": tested.about["images"]}.items()
+    look = EpochAudit(data, attacks="natural", **keys)(model, 1)
+    assert look is not None
+    assert look.card["about"]["images"] == tested.about["images"]
+    assert "test_fraction is for data by name" in one_line(lambda: read_data(found.images, test_fraction=0.25))
 
 
 def test_the_commands_take_a_size(photos: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -536,5 +559,13 @@ def test_the_commands_take_a_size(photos: Path, tmp_path: Path, capsys: pytest.C
     cli.app(["audit", *words, "--no-checks", *size], standalone_mode=False)
     assert "61 images" in capsys.readouterr().out
     assert "belongs to" not in one_line(lambda: cli.app(["audit", str(photos), *size], standalone_mode=False))
+    tested = len(open_source(f"folder:{photos}", image_size=6, test_fraction=0.25).read("test"))
+    parts = [*size, "--test-fraction", "0.25"]
+    cli.app(["audit", *words, "--no-checks", *parts], standalone_mode=False)
+    assert f"{tested} images" in capsys.readouterr().out
+    save_file({"1.weight": torch.zeros(3, 108), "1.bias": torch.zeros(3)}, tmp_path / "net.safetensors")
+    own = ["--weights", str(tmp_path / "net.safetensors"), "--eps", "8/255", "--out", str(tmp_path / "own")]
+    cli.app(["evaluate", *words, *own, *parts], standalone_mode=False)
+    assert '"test_fraction": 0.25' in (tmp_path / "own" / "card.json").read_text()
     cli.app(["data", f"folder:{photos}", *size, "--test-fraction", "0.2"], standalone_mode=False)
     assert "Validation" in capsys.readouterr().out

@@ -67,6 +67,7 @@ def audit(
     seed: int = 0,
     name: str | None = None,
     image_size: int | None = None,
+    test_fraction: float | None = None,
     data_dir: Path | str = Path("data"),
     notify: Notify | None = None,
     on_note: Callable[[str], None] = warnings.warn,
@@ -79,6 +80,7 @@ def audit(
     comma-separated. `limit`: so many images, drawn by class. `checks`: look for common mistakes before the first
     attack, and add checks of good practice. `cache`: a folder; stopped, the same call goes on from there.
     `image_size`: pictures of a folder or a library, named in `data`, are cropped at the centre and resized to it.
+    `test_fraction`: of a folder without train/ and test/, the fraction that a recipe with this key keeps for testing.
     `name`: of the model, in tables; with `robustbench:NAME` the result also shows what RobustBench publishes of it.
     `on_note(line)` hears warnings. The model is left in its mode and on its device.
     """
@@ -88,7 +90,8 @@ def audit(
     if not check_radius(eps, norm) > 0:
         raise UserError("eps must be above 0: attacks='natural' measures clean images alone.")
     names = attack_names(attacks)
-    read = read_data(data, limit=limit, seed=seed, image_size=image_size, data_dir=Path(data_dir))
+    reading: dict[str, Any] = {"image_size": image_size, "test_fraction": test_fraction}
+    read = read_data(data, limit=limit, seed=seed, data_dir=Path(data_dir), **reading)
     images = read.images.to("cpu")
     with evaluation_mode(model):
         num_classes = try_model(with_normalisation(model, mean, std, images.x.shape[1]), images, "the model")
@@ -103,7 +106,7 @@ def audit(
         "images": fingerprint(images),
         "weights": digest(weights_of(model)),
         **beside(name or ""),
-        **({} if image_size is None else {"image_size": image_size}),
+        **{key: value for key, value in reading.items() if value is not None},
     }
     names_shown = known or tuple(map(str, range(num_classes)))
     target = Target(model, images, names_shown, float(eps), norm, about | _limited(limit), notes=read.notes)

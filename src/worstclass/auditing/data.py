@@ -35,10 +35,11 @@ def read_data(
     limit: int | None = None,
     seed: int = 0,
     image_size: int | None = None,
+    test_fraction: float | None = None,
     data_dir: Path = Path("data"),
 ) -> AuditData:
-    """The images to audit on; with `limit`, a sample of so many, by class. Of a name it is the test part, at the
-    `image_size` of `open_source`.
+    """The images to audit on; with `limit`, a sample of so many, by class. Of a name it is the test part, by the
+    `image_size` and `test_fraction` of `open_source`.
 
     A shuffled DataLoader is read in the order of its Dataset, so that every audit sees the same images in one order.
     """
@@ -46,10 +47,12 @@ def read_data(
         raise UserError(f"seed must be a whole number from 0 on, not {shown(seed)}.")
     if image_size is not None and not isinstance(data, str):
         raise UserError("image_size is for data by name: resize the images of a Dataset in its transform.")
+    if test_fraction is not None and not isinstance(data, str):
+        raise UserError("test_fraction is for data by name: give the test images alone.")
     if isinstance(data, AuditData):
         return replace(data, images=sample(data.images, limit, seed))
     if isinstance(data, str):
-        source = open_source(data, image_size=image_size, data_dir=data_dir)
+        source = open_source(data, image_size=image_size, test_fraction=test_fraction, data_dir=data_dir)
         images = sample(source.read("test"), limit, seed)
         return AuditData(images, data, source.class_names, tuple(source.notes("test")))
     if isinstance(data, Images):

@@ -9,7 +9,7 @@ import typer
 from worstclass.auditing.gate import parse_gate
 from worstclass.cli.console import fail_line, say
 from worstclass.cli.given import default_radius, given_model, refuse_normalisation
-from worstclass.cli.options import AllowCode, DataDir, Device, ImageSize, Search, complete_runs, refuse
+from worstclass.cli.options import AllowCode, DataDir, Device, ImageSize, Search, TestFraction, complete_runs, refuse
 from worstclass.errors import UserError
 from worstclass.inputs.names import (
     ATTACK_NAMES,
@@ -47,6 +47,7 @@ def audit(
         str, typer.Option(help="comma-separated: " + ", ".join([NATURAL, "quick", *ATTACK_NAMES]))
     ] = "autoattack",
     image_size: ImageSize = None,
+    test_fraction: TestFraction = None,
     eps: Annotated[str | None, typer.Option(help="radius; default: 8/255, of a run its own")] = None,
     norm: Annotated[str | None, typer.Option(help="linf (default) or l2")] = None,
     mean: Annotated[
@@ -84,7 +85,7 @@ def audit(
     folder = Path(model)
     if runs_user_code(model) and not folder.exists():
         radius = eps or default_radius(norm)
-        load = given_model(model, "audit", data, weights, radius, norm, image_size, data_dir, allow_code)
+        load = given_model(model, "audit", data, weights, radius, norm, image_size, test_fraction, data_dir, allow_code)
         refuse_normalisation(model, weights, {"--mean": mean, "--std": std})
     elif not folder.is_dir():
         raise UserError(
@@ -92,8 +93,8 @@ def audit(
             f"a factory is a function that returns the model. Or {', '.join((*OTHER_MODELS[2:], *FINISHED_MODELS))}."
         )
     else:
-        own = {"--data": data, "--weights": weights, "--image-size": image_size, "--eps": eps, "--norm": norm}
-        own |= {"--mean": mean, "--std": std}
+        own = {"--data": data, "--weights": weights, "--image-size": image_size, "--test-fraction": test_fraction}
+        own |= {"--eps": eps, "--norm": norm, "--mean": mean, "--std": std}
         refuse(model, "is for a model of your own; the run {} carries its own", own)
         load = _run(folder, data_dir, allow_code)
     channels = {"mean": _numbers("--mean", mean), "std": _numbers("--std", std)}

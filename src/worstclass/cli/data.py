@@ -8,7 +8,7 @@ from rich.table import Table
 from rich.text import Text
 
 from worstclass.cli.console import print_wide, say
-from worstclass.cli.options import DataDir, ImageSize, own_options
+from worstclass.cli.options import DataDir, ImageSize, TestFraction, own_options
 from worstclass.errors import UserError, visible
 from worstclass.inputs.names import check_data_name
 
@@ -25,10 +25,7 @@ def data_command(
         typer.Option(min=0, help="least number of validation images of a class, up to a fifth, as in the recipe"),
     ] = 20,
     image_size: ImageSize = None,
-    test_fraction: Annotated[
-        float | None,
-        typer.Option(help="fraction of each class for testing, of a folder without train/ and test/, as in the recipe"),
-    ] = None,
+    test_fraction: TestFraction = None,
     data_dir: DataDir = Path("data"),
 ) -> None:
     """Check a data set: images of each class, duplicates, blank images, disputed labels."""

@@ -14,6 +14,7 @@ from worstclass.cli.options import (
     Device,
     ImageSize,
     Search,
+    TestFraction,
     check_given_run,
     complete_runs,
     refuse,
@@ -55,6 +56,7 @@ def evaluate(
     weights: Annotated[Path | None, typer.Option(help="safetensors weights (of your own model)")] = None,
     data: Annotated[str | None, typer.Option(help="data set (of your own model)")] = None,
     image_size: ImageSize = None,
+    test_fraction: TestFraction = None,
     eps: Annotated[str | None, typer.Option(help="radius, such as 8/255 (of your own model)")] = None,
     norm: Annotated[str | None, typer.Option(help="linf (default) or l2 (of your own model)")] = None,
     out: Annotated[Path | None, typer.Option(help="folder for card.json and outcomes.npz; default: the run")] = None,
@@ -90,11 +92,13 @@ def evaluate(
         if missing := [option for option, value in needed.items() if value is None]:
             listed = " and ".join(filter(None, [", ".join(missing[:-1]), missing[-1]]))
             raise UserError(f"to evaluate '{target}', give {listed} too.")
-        load = given_model(target, "evaluate", data, weights, str(eps), norm, image_size, data_dir, allow_code)
-    elif not Path(target).is_dir() and (weights or data or image_size or eps or norm):
+        reading = (image_size, test_fraction, data_dir)
+        load = given_model(target, "evaluate", data, weights, str(eps), norm, *reading, allow_code)
+    elif not Path(target).is_dir() and (weights or data or image_size or test_fraction or eps or norm):
         raise UserError(f"'{target}' is neither a run folder nor module.path:factory, a model of your own.")
     else:
-        own = {"--weights": weights, "--data": data, "--image-size": image_size, "--eps": eps, "--norm": norm}
+        own = {"--weights": weights, "--data": data, "--image-size": image_size, "--test-fraction": test_fraction}
+        own |= {"--eps": eps, "--norm": norm}
         refuse(target, "is for a model of your own; the run {} carries its own", own)
         load = _run(Path(target), checkpoint, part, data_dir, allow_code)
     folder = out or Path(target)

@@ -28,6 +28,7 @@ def given_model(
     eps: str,
     norm: str | None,
     image_size: int | None,
+    test_fraction: float | None,
     data_dir: Path,
     allow_code: bool,
 ) -> "Callable[[], Target]":
@@ -58,6 +59,7 @@ def given_model(
                 eps=size,
                 norm=ball,
                 image_size=image_size,
+                test_fraction=test_fraction,
                 data_dir=data_dir,
                 allow_code=allow_code,
             )

@@ -45,6 +45,10 @@ ImageSize = Annotated[
         help="crop images of a folder or a library at the centre and resize them to so many pixels a side",
     ),
 ]
+TestFraction = Annotated[
+    float | None,
+    typer.Option(help="fraction of each class for testing, of a folder without train/ and test/, as in the recipe"),
+]
 DataDir = Annotated[Path, typer.Option(help="where CIFAR's binary files are, or are downloaded to")]
 Device = Annotated[str, typer.Option(help="auto, cpu or cuda", callback=check_device_name)]
 AllowCode = Annotated[bool, typer.Option("--allow-code", help="let a recipe or run import a model of your own")]

@@ -75,7 +75,10 @@ class Folder:
         """What of the parts, or of both, is not read, and what of those that were read is enlarged much."""
         lines = []
         if self._flat and self._fraction is None:
-            lines.append(f"{self._path} has no train/ and test/: all of its images are test images.")
+            lines.append(
+                f"{self._path} has no train/ and test/: all of its images are test images. If a run was trained on "
+                "some of them, give its test_fraction."
+            )
         roots = (
             [(self._path, str(self._path))]
             if self._flat

@@ -105,6 +105,7 @@ def model_target(
     eps: float,
     norm: Norm = "linf",
     image_size: int | None = None,
+    test_fraction: float | None = None,
     data_dir: Path | str = Path("data"),
     allow_code: bool = False,
 ) -> Target:
@@ -113,10 +114,11 @@ def model_target(
     `module.path:factory` and `path/to/file.py:factory` run the user's code; without weights it is the model as its
     factory returns it. `timm:NAME` and `hf-hub:ID` without weights are pretrained, their normalisation inside.
     `onnx:PATH`, `robustbench:NAME` and `torchscript:PATH` bring their weights; the last is code: with consent only.
-    `image_size` is that of `open_source`.
+    `image_size` and `test_fraction` are those of `open_source`.
     """
     refuse_script(name, allow_code)
-    source = open_source(data, image_size=image_size, data_dir=data_dir)
+    reading: dict[str, Any] = {"image_size": image_size, "test_fraction": test_fraction}
+    source = open_source(data, data_dir=data_dir, **reading)
     images = source.read("test")
     channels = images.x.shape[1]
     model = make_model(name, num_classes=source.num_classes, in_channels=channels, pretrained=weights is None)
@@ -127,7 +129,7 @@ def model_target(
         tensors, _ = load_tensors(Path(weights), ours=False)
         load_weights(model, tensors, Path(weights))
     about = {"model": name, "data": data, "part": "test", "images": fingerprint(images), "weights": digest(tensors)}
-    about |= beside(name) | ({} if image_size is None else {"image_size": image_size})
+    about |= beside(name) | {key: value for key, value in reading.items() if value is not None}
     notes = tuple(source.notes("test"))
     return Target(model.eval(), images, source.class_names, eps, norm, about, notes=notes)
 

@@ -37,13 +37,16 @@ class EpochAudit:
         limit: int | None = None,
         seed: int = 0,
         image_size: int | None = None,
+        test_fraction: float | None = None,
         data_dir: Path | str = Path("data"),
         log: Log | None = None,
         **options: Any,
     ) -> None:
         if not isinstance(every, int) or every < 1:
             raise UserError(f"every must be a whole number of epochs, not {every!r}.")
-        self._data = read_data(data, limit=limit, seed=seed, image_size=image_size, data_dir=Path(data_dir))
+        self._data = read_data(
+            data, limit=limit, seed=seed, image_size=image_size, test_fraction=test_fraction, data_dir=Path(data_dir)
+        )
         self._options: dict[str, Any] = {"attacks": attack_names(attacks), "seed": seed, "checks": False} | options
         self._eps, self._every, self._log = eps, every, log
         self.history: list[tuple[int, dict[str, float]]] = []
