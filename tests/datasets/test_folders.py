@@ -1,6 +1,7 @@
 """Folders of photos: many sizes cut and resized to one, and class folders without train/ and test/ split by digest."""
 
 import hashlib
+import re
 import warnings
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -516,6 +517,19 @@ def test_train_prints_it(
     assert printed.count("Note: images of 8 x 8 pixels") == printed.count("images of 8 x 8 pixels") == 1
 
 
+def test_train_says_what_is_left_out_and_what_is_enlarged(photos: Path, tmp_path: Path) -> None:
+    """Not `worstclass data` alone: who skips it would lose a nested folder without a word."""
+    write(photos, {"ant/nested/1.png": RED})
+    (photos / "bee" / "1.heic").write_bytes(b"")
+    run = train_run(photo_config(photos), tmp_path / "run")
+    left_out = run_notes.start_notes(open_run(run.folder))[0]
+    assert left_out.startswith(f"2 files or folders in the class folders of {photos} are no images of a known kind")
+    assert left_out.endswith("and are left out: ant/nested/, bee/1.heic.")
+    run = train_run(photo_config(photos, image_size=16), tmp_path / "large")
+    enlarged = run_notes.start_notes(run)[1]
+    assert re.match(r"(\d+) of \1 train images are enlarged more than 2 times, to 16 pixels", enlarged)
+
+
 # --- a model of one's own on them ---
 
 
@@ -532,14 +546,15 @@ def test_an_audit_takes_a_size(photos: Path) -> None:
 
 def test_an_audit_takes_the_test_images_of_a_run(run: Run, photos: Path) -> None:
     """Elsewhere a network knows nothing of the run that trained it: by the same keys no training image is tested on."""
-    data, keys = f"folder:{photos}", {"image_size": 8, "test_fraction": 0.25}
+    data = f"folder:{photos}"
+    keys: dict[str, Any] = {"image_size": 8, "test_fraction": 0.25}
     model, tested = run.load_model()[0], run_target(run)
     found = read_data(data, **keys)
     assert torch.equal(found.images.x, tested.images.x)
     assert not found.notes
     target = model_target("small-cnn", weights=None, data=data, eps=0.1, **keys)
     assert target.about.items() >= {**keys, "images": tested.about["images"]}.items()
-    result = audit(model, data, attacks="natural", checks=False, on_note=str, **keys)
+    result = audit(model, data, attacks="natural", checks=False, on_note=lambda line: None, **keys)
     assert result.card["about"].items() >= {**keys, "images": tested.about["images"]}.items()
     look = EpochAudit(data, attacks="natural", **keys)(model, 1)
     assert look is not None

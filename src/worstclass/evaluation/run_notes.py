@@ -14,7 +14,8 @@ def start_notes(run: Run) -> list[str]:
     counts = run.about.get("class_counts", {})
     if not {"train", "valid"} <= set(counts):
         return []
-    lines = split_note(counts, run.config.valid_fraction) + count_notes(run.class_names, counts)
+    lines = list(run.about.get("data_notes", []))  # what was left out, and what was enlarged
+    lines += split_note(counts, run.config.valid_fraction) + count_notes(run.class_names, counts)
     if shape := run.about.get("test_shape"):
         lines += size_note([run.about["in_channels"], *run.about["image_size"]], shape)
     copies = run.about.get("valid_in_train", 0)

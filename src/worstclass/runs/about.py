@@ -34,6 +34,7 @@ def describe_run(
         "class_counts": {name: part.class_counts(source.num_classes).tolist() for name, part in parts.items()},
         **_compare(train, valid, source.num_classes),
         **_test_shape(source),
+        "data_notes": source.notes("train"),
         "data_digest": fingerprint(images),
         "versions": versions(),
         "engine": asdict(engine) | _describe_device(device) | {"processes": team.size},

@@ -70,6 +70,7 @@ class RunRecord(Record):
     class_counts: dict[str, list[Count]] = Field(default_factory=dict)
     valid_in_train: Count = 0
     valid_shift: list[Finite] = Field(default_factory=list)
+    data_notes: list[str] = Field(default_factory=list)
     mirrored: list[Annotated[list[Count], Field(min_length=2, max_length=2)]] = Field(default_factory=list)
     data_digest: str
     engine: EngineRecord
