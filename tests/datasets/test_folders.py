@@ -517,6 +517,21 @@ def test_train_prints_it(
     assert printed.count("Note: images of 8 x 8 pixels") == printed.count("images of 8 x 8 pixels") == 1
 
 
+def test_an_evaluation_says_that_images_may_have_changed_their_part(run: Run, photos: Path) -> None:
+    """By name alone: the run was trained on the image, and would be tested on it."""
+    assert run_target(run).notes == ()
+    trained = next(name for name in PHOTOS if name.startswith("bee/") and share(name) >= 0.25)
+    renamed = next(name for i in range(99) if share(name := f"bee/new{i}.png") < 0.25)
+    (photos / trained).rename(photos / renamed)
+    target = run_target(run)
+    assert PHOTOS[trained] in colours(target.images.x.numpy())
+    (line,) = target.notes
+    assert line.endswith("a training image that was renamed since may be a test image now.")
+    unreadable = next(name for name in PHOTOS if name.startswith("cat/") and share(name) >= 0.25)
+    (photos / unreadable).write_bytes(b"")
+    assert run_target(run).notes == (line,)  # the test images are still there
+
+
 def test_train_says_what_is_left_out_and_what_is_enlarged(photos: Path, tmp_path: Path) -> None:
     """Not `worstclass data` alone: who skips it would lose a nested folder without a word."""
     write(photos, {"ant/nested/1.png": RED})

@@ -11,7 +11,7 @@ import torch
 from torch import nn
 
 from worstclass.attacks import PGD, Ensemble, FirstSuccess, make_attack
-from worstclass.data import Images, open_source
+from worstclass.data import Images, Source, open_source
 from worstclass.errors import UserError
 from worstclass.evaluation.card import Base, make_card
 from worstclass.evaluation.checks import (
@@ -37,7 +37,15 @@ from worstclass.inputs.radius import same_radius, show_radius
 from worstclass.models import make_model
 from worstclass.models.robustbench import published
 from worstclass.records import check_record
-from worstclass.runs.run import Run, check_classifier, fingerprint, open_data, refuse_script, valid_images
+from worstclass.runs.run import (
+    Run,
+    check_classifier,
+    fingerprint,
+    open_data,
+    refuse_script,
+    training_images,
+    valid_images,
+)
 from worstclass.training.checkpoint import digest, load_tensors, load_weights, weights_of
 from worstclass.types import BallAttack, Norm
 
@@ -93,8 +101,27 @@ def run_target(
         about["mix"] = run.about["base"]["shipped"]
     if checkpoint == "selected" and "adjustment" in run.about:
         about["adjusted"] = run.about["adjustment"]["scale"]
-    notes = tuple(source.notes("test" if part == "test" else "train"))
+    notes = (
+        *source.notes("test" if part == "test" else "train"),
+        *(_renamed_note(run, source) if part == "test" else []),
+    )
     return Target(model, images, run.class_names, run.config.eps, run.config.norm, about, run.folder, notes)
+
+
+def _renamed_note(run: Run, source: Source) -> list[str]:
+    """A line if images may have been renamed since a run was trained: where the names decide the parts, that makes
+    test images of training images."""
+    if run.config.test_fraction is None:
+        return []
+    try:
+        if fingerprint(training_images(run.config, source)) == run.about["data_digest"]:
+            return []
+    except UserError:  # they cannot be read any more
+        pass
+    return [
+        f"the training images of {run.config.data} are no longer those of {run.folder}: a training image that was "
+        "renamed since may be a test image now."
+    ]
 
 
 def model_target(
