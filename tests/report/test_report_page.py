@@ -104,7 +104,7 @@ def test_only_what_can_be_compared_is_shown_together(folders: list[Path], tmp_pa
     evaluate_target(run_target(run, part="valid"), ["pgd-5"], tmp_path / "valid")
     shutil.copy(run.folder / "recipe.toml", tmp_path / "valid")
     shutil.copy(run.folder / "run.json", tmp_path / "valid")
-    with pytest.raises(UserError, match="on other images"):
+    with pytest.raises(UserError, match="on other images and cannot be compared\\."):
         load_results([folders[1], tmp_path / "valid"])
 
 

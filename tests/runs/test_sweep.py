@@ -14,8 +14,9 @@ from sweeps import ATTACKS, assert_same_job, by_hand, sweep_in, working_in, writ
 from tiny import tiny_config, write_tiny_npz
 from worstclass.cli import board
 from worstclass.cli import main as cli
+from worstclass.cli.sweep import report_line
 from worstclass.config.keys import Config
-from worstclass.config.recipe import to_toml
+from worstclass.config.recipe import make_config, to_toml
 from worstclass.errors import UserError
 from worstclass.evaluation.targets import CARD, evaluate_target, run_target
 from worstclass.files import locked, read_json, write_json
@@ -72,6 +73,16 @@ def test_the_same_again_does_nothing(swept: Path, capsys: pytest.CaptureFixture[
         each.pop(RESULTS)
         each.pop(".sweep.lock")
     assert after == before
+
+
+def test_runs_on_other_images_are_not_sent_to_one_page() -> None:
+    """`report` refuses them: photos of two sizes, or two radii."""
+    photos = {"data": "folder:photos", "image_size": 32}
+    one, other = (make_config({**photos, "seed": seed}) for seed in (1, 2))
+    assert report_line([one, other], Path("out")) == "Compare these runs on one page: worstclass report out/*"
+    others = [make_config({**photos, "image_size": 64}), make_config({**photos, "eps": "4/255"})]
+    line = report_line([one, *others], Path("out"))
+    assert line == "Compare runs that agree in image_size, eps on one page: worstclass report out/RUN ..."
 
 
 def test_results_and_their_spread(swept: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -130,7 +130,7 @@ class AuditResult:
         base = other if isinstance(other, AuditResult) else AuditResult.load(other)
         check_comparable(self.card["about"], base.card["about"], base.title)
         if self.card["class_names"] != base.card["class_names"]:
-            raise UserError(f"{base.title} was audited on other classes: it cannot be compared with.")
+            raise UserError(f"{base.title} was audited on other classes and cannot be compared.")
         shared = [name for name in self.card["columns"] if name in base.card["columns"]]
         count = len(self.card["class_names"])
         columns = {name: compare_with_base(self.outcomes, base.outcomes, name, count) for name in shared}

@@ -1,5 +1,6 @@
 """`worstclass sweep`: many runs from one file."""
 
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Annotated
@@ -8,10 +9,14 @@ import typer
 
 from worstclass.cli.console import say
 from worstclass.cli.options import AllowCode, DataDir
+from worstclass.config.keys import Config
 from worstclass.errors import UserError, choose, exit_code
 from worstclass.files import locked, write_json
 from worstclass.inputs.names import check_device_name, parse_attacks
 from worstclass.sweep.plan import RESULTS, expand, read_sweep
+
+SAME_TEST = ("data", "image_size", "test_fraction", "norm", "eps")
+"""Keys in which runs agree that a report compares: its images and its ball are the same."""
 
 
 def sweep(
@@ -99,6 +104,14 @@ def sweep(
         say(f"{len(board.failures)} of {len(jobs)} jobs failed. The same command tries them again.")
         raise typer.Exit(1)
     if setup.attacks:
-        say(f"Compare these runs on one page: worstclass report {out}/*")
+        say(report_line([job.config for job in jobs], out))
     if setup.attacks and any(job.config.data.startswith("cifar") for job in jobs):
         say(f"The paper's tables from these runs: worstclass reproduce table1 {out}/*")
+
+
+def report_line(configs: Sequence[Config], out: Path) -> str:
+    """How to compare the runs of a sweep: on one page, if they are tested on the same images in the same ball."""
+    differ = [key for key in SAME_TEST if len({getattr(config, key) for config in configs}) > 1]
+    if differ:
+        return f"Compare runs that agree in {', '.join(differ)} on one page: worstclass report {out}/RUN ..."
+    return f"Compare these runs on one page: worstclass report {out}/*"

@@ -346,7 +346,7 @@ def check_comparable(about: Mapping[str, Any], other: Mapping[str, Any], name: s
         if about.get(key) != other.get(key) and not (key == "eps" and same_radius(about["eps"], other["eps"])):
             shown = {"eps": lambda each: show_radius(each["eps"]), "norm": lambda each: str(each["norm"])}.get(key)
             values = f" ({shown(other)}, not {shown(about)})" if shown else ""
-            raise UserError(f"{name} was evaluated {what}{values}: it cannot be compared with.")
+            raise UserError(f"{name} was evaluated {what}{values} and cannot be compared.")
 
 
 def _earlier(out: Path, about: Mapping[str, Any], home: Path | None) -> Outcomes | None:

@@ -97,7 +97,7 @@ def load_results(
     for each in read:
         check_comparable(each.card["about"], first.card["about"], str(each.folder))
         if each.card["class_names"] != first.card["class_names"]:
-            raise UserError(f"{each.folder} was evaluated on other classes: it cannot be compared with.")
+            raise UserError(f"{each.folder} was evaluated on other classes and cannot be compared.")
     for each in read:
         run, card = each.run, each.card
         if run and not (run.log and run.class_names == card["class_names"] and card["about"].get("checkpoint")):
