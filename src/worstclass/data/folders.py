@@ -2,6 +2,7 @@
 
 import hashlib
 import os
+import unicodedata
 from collections.abc import Sequence
 from contextlib import closing
 from pathlib import Path
@@ -147,8 +148,9 @@ def files_to_test(files: Sequence[Path], fraction: float) -> set[Path]:
 
 
 def _digest(file: Path) -> int:
-    """SHA-256 of CLASS/FILE."""
-    return int.from_bytes(hashlib.sha256(os.fsencode(f"{file.parent.name}/{file.name}")).digest())
+    """SHA-256 of CLASS/FILE; an accent is one character (NFC), as not every system writes it."""
+    name = unicodedata.normalize("NFC", f"{file.parent.name}/{file.name}")
+    return int.from_bytes(hashlib.sha256(os.fsencode(name)).digest())
 
 
 def _folders(path: Path) -> list[Path]:
