@@ -28,6 +28,7 @@ from worstclass.data.folders import files_to_test
 from worstclass.errors import UserError
 from worstclass.evaluation import run_notes
 from worstclass.evaluation.targets import evaluate_target, model_target, run_target
+from worstclass.export import export_run
 from worstclass.integrations.epoch_audit import EpochAudit
 from worstclass.runs.adjust import adjust_run
 from worstclass.runs.run import Run, open_run, valid_images
@@ -539,6 +540,15 @@ def test_an_evaluation_says_that_images_may_have_changed_their_part(run: Run, ph
     unreadable = next(name for name in PHOTOS if name.startswith("cat/") and share(name) >= 0.25)
     (photos / unreadable).write_bytes(b"")
     assert run_target(run).notes == (line,)  # the test images are still there
+
+
+def test_a_model_card_says_how_photos_became_images(run: Run, tmp_path: Path) -> None:
+    """Who uses the network elsewhere has to do the same."""
+    export_run(run, tmp_path / "out", to="safetensors")
+    text = (tmp_path / "out" / "README.md").read_text()
+    assert (
+        "Trained on images of 3 x 8 x 8 (C x H x W), made of images of any size: turned as EXIF says, cropped" in text
+    )
 
 
 def test_train_says_what_is_left_out_and_what_is_enlarged(photos: Path, tmp_path: Path) -> None:

@@ -110,6 +110,12 @@ def test_the_card_holds_every_class_and_says_what_was_measured(run: Run, tmp_pat
     assert values["Worst-class accuracy (PGD-2, L-inf 0.05)"] == pytest.approx(worst, abs=1e-4)
 
 
+def test_the_card_says_what_images_the_network_takes(run: Run, tmp_path: Path) -> None:
+    export_run(run, tmp_path / "out", to="safetensors")
+    shape = " x ".join(map(str, X.shape[1:]))
+    assert f"Trained on images of {shape} (C x H x W).\n" in (tmp_path / "out" / "README.md").read_text()
+
+
 def test_numbers_of_other_weights_are_not_told(run: Run, tmp_path: Path) -> None:
     """Neither the run's own evaluation after its weights changed, nor one that was named."""
     other = tiny_run(tmp_path)

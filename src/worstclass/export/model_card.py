@@ -57,9 +57,22 @@ def model_card(run: Run, config: Mapping[str, Any], card: Mapping[str, Any] | No
         *(_measured(card) if card else _unmeasured()),
         "## Limits\n\n" + "\n".join(f"- {line}" for line in _limits(run, card)),
         "## Use\n\n" + USE[to].format(consent=consent),
+        _inputs(run),
         "## Recipe\n\n```toml\n" + _recipe(run) + "```",
     ]
     return front_matter(run, config, card, to) + "\n" + "\n\n".join(parts) + "\n"
+
+
+def _inputs(run: Run) -> str:
+    """What the images were that it was trained on, and how photos became such."""
+    channels, (height, width) = run.about["in_channels"], run.about["image_size"]
+    line = f"Trained on images of {channels} x {height} x {width} (C x H x W)"
+    if run.config.image_size is None:
+        return f"{line}."
+    return (
+        f"{line}, made of images of any size: turned as EXIF says, cropped at the centre to a square, and resized "
+        "by Pillow's bilinear filter, which antialiases."
+    )
 
 
 def front_matter(run: Run, config: Mapping[str, Any], card: Mapping[str, Any] | None, to: str) -> str:
