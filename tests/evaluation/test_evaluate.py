@@ -120,9 +120,9 @@ def test_a_second_evaluation_adds_to_the_first(run: Run, tmp_path: Path) -> None
 def test_an_evaluation_of_something_else_is_not_overwritten(run: Run, tmp_path: Path) -> None:
     evaluate_target(run_target(run), ["pgd-5"], tmp_path)
     before = {path.name: path.read_bytes() for path in tmp_path.iterdir()}
-    with pytest.raises(UserError, match="evaluation of something else"):
+    with pytest.raises(UserError, match=r"evaluation of something else \(other images, part; see its card.json\)"):
         evaluate_target(run_target(run, part="valid"), ["pgd-5"], tmp_path)
-    with pytest.raises(UserError, match="evaluation of something else"):
+    with pytest.raises(UserError, match=r"evaluation of something else \(other seed;"):
         evaluate_target(run_target(run), ["pgd-5"], tmp_path, seed=9)
     assert before == {path.name: path.read_bytes() for path in tmp_path.iterdir()}
     other = train_run(run.config, tmp_path / "other")

@@ -355,8 +355,10 @@ def _earlier(out: Path, about: Mapping[str, Any], home: Path | None) -> Outcomes
         raise UserError(f"{out} holds another run; choose another --out.")
     if not (out / CARD).is_file():
         return None
-    if identity(load_card(out)["about"]) != identity(about):
-        raise UserError(f"{out} holds the evaluation of something else (see its {CARD}); choose another --out.")
+    known, now = identity(load_card(out)["about"]), identity(about)
+    if changed := sorted(key for key in {*known, *now} if known.get(key) != now.get(key)):
+        what = f"other {', '.join(changed)}; see its {CARD}"
+        raise UserError(f"{out} holds the evaluation of something else ({what}); choose another --out.")
     return load_outcomes(out)
 
 
