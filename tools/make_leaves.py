@@ -3,7 +3,7 @@
 
     make_leaves.py PLANTVILLAGE FOLDER [--seed N]
 
-PLANTVILLAGE has a folder of colour images for each class, as the data set is published (`raw/color`). A class of n
+PLANTVILLAGE has a folder of colour images for each class (github.com/gabrieldgf4/PlantVillage-Dataset). A class of n
 images has n / 5 + 75 training images, 105 to 1176, and at most 100 test images, at random. Photographs of one leaf
 may be in both parts. Writes FOLDER/leaves.npz and a recipe of TRADES, leaves.toml;
 `worstclass sweep examples/leaves.toml` trains on them in the folder `variants`.

@@ -197,6 +197,17 @@ def test_large_photos_are_decoded_small(tmp_path: Path, monkeypatch: pytest.Monk
     assert np.abs(x[0, 0] - expected).max() <= 3
 
 
+def test_a_photo_of_a_large_camera_is_read_where_it_shrinks(tmp_path: Path) -> None:
+    """24 million pixels are more than a picture may have, and far fewer are decoded."""
+    for name in ("a", "b"):
+        (tmp_path / "train" / name).mkdir(parents=True)
+        Image.new("RGB", (6000, 4000), (200, 100, 50)).save(tmp_path / "train" / name / "1.jpg")
+    x = open_source(f"folder:{tmp_path}", image_size=8).read("train").x
+    assert (x.float() - torch.tensor([200.0, 100.0, 50.0])[:, None, None]).abs().max() <= 3
+    with pytest.raises(UserError, match="6000 x 4000 pixels are more than"):
+        open_source(f"folder:{tmp_path}").read("train")
+
+
 def test_the_limit_of_pixels_stays(tmp_path: Path) -> None:
     write(tmp_path, {"train/a/0.png": RED, "train/b/0.png": RED})
     (tmp_path / "train/b/1.png").write_bytes(hostile.png(5000, 5000))
@@ -204,7 +215,8 @@ def test_the_limit_of_pixels_stays(tmp_path: Path) -> None:
     assert text.endswith("1.png is not a readable image: 5000 x 5000 pixels are more than 16777216.")
     (tmp_path / "train/b/1.png").unlink()
     Image.new("L", (8200, 2050)).save(tmp_path / "train/b/2.jpg")
-    assert "2.jpg is not a readable image: 8200 x 2050 pixels" in one_line(lambda: read(tmp_path, image_size=8))
+    assert "2.jpg is not a readable image: 8200 x 2050 pixels" in one_line(lambda: read(tmp_path))
+    assert read(tmp_path, image_size=8).shape[2:] == (8, 8)  # decoded small
 
 
 def deep(file: Path) -> None:

@@ -155,10 +155,10 @@ def _opened(file: Path) -> "Iterator[Image.Image]":
 
 def _read_file(file: Path, size: int | None = None) -> Picture:
     with _opened(file) as image:
-        if image.width * image.height > MAX_PIXELS:
-            raise ValueError(f"{image.width} x {image.height} pixels are more than {MAX_PIXELS}")
         if size is not None:
             image.draft(None, (2 * size, 2 * size))  # a JPEG is decoded at 1/2, 1/4 or 1/8, and never below this
+        if image.width * image.height > MAX_PIXELS:  # that will be decoded
+            raise ValueError(f"{image.width} x {image.height} pixels are more than {MAX_PIXELS}")
         image.load()
         return make_picture(image, size, file)
 
