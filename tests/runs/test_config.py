@@ -245,3 +245,17 @@ def test_focus_on_a_class_that_is_not_there() -> None:
     config = make_config({"method": "fixed", "focus_class": 3, "focus_weight": 0.5})
     with pytest.raises(UserError, match=r"focus_class is 3, the data's classes are 0\.\.2"):
         config.make_strategy(torch.tensor([5, 5, 5]))
+
+
+def test_a_title_says_that_the_base_may_ship() -> None:
+    """Of a run whose base may take its place, the method alone would promise what was not kept."""
+    titles = [
+        make_config({"method": "guarded", "data": "fashion-mini"} | more).title
+        for more in (
+            {},
+            {"base_start": 0.7},
+            {"base_start": 0.7, "ship": "method"},
+            {"base_start": 0.7, "average": "ema"},
+        )
+    ]
+    assert titles == ["Guarded", "Guarded, with base", "Guarded", "Guarded, with base + EMA"]

@@ -306,7 +306,8 @@ class Config(BaseModel):
     def title(self) -> str:
         """How the method is called in tables."""
         method = METHODS[self.method]
-        parts = [method.title + method.detail(self)]
+        better = self.base_start is not None and self.ship == "better"  # than its base, or else that one
+        parts = [method.title + method.detail(self) + (", with base" if better else "")]
         parts += [self.average.upper()] if self.average != "none" else []
         parts += ["AWP"] if self.awp_gamma else []
         return " + ".join(parts + ([] if self.adjust_budget is None else ["adjusted"]))
