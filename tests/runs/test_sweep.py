@@ -184,14 +184,14 @@ def test_failed_jobs_do_not_stop_the_others(tmp_path: Path, monkeypatch: pytest.
     assert sweep_in(tmp_path) == 1
     said = capsys.readouterr().out
     assert "2 of 3 jobs failed" in said
-    assert "odd-seed1: failed: RuntimeError: a device gave up\n" in said
+    assert f"odd-seed{base.seed}: failed: RuntimeError: a device gave up\n" in said
     bad, odd, good = read_json(tmp_path / "out" / RESULTS)["jobs"]
     assert (bad["state"], odd["state"], good["state"]) == ("failed", "failed", "done")
     assert "not finite" in bad["reason"]
     assert bad["reason"] in said
     assert "traceback" not in bad
     assert "Traceback" in odd["traceback"]
-    assert (tmp_path / "out" / "good-seed1" / LAST).is_file()
+    assert (tmp_path / "out" / f"good-seed{base.seed}" / LAST).is_file()
     monkeypatch.setattr(jobs, "train_run", train_run)
     assert sweep_in(tmp_path) == 1
     assert [line["state"] for line in read_json(tmp_path / "out" / RESULTS)["jobs"]] == ["failed", "done", "done"]
