@@ -53,7 +53,7 @@ def test_a_recipe_is_what_its_name_says(name: str) -> None:
         assert "candidate" in recipe_comment(name)  # until it was measured
         return
     front = "fashion-mini" if config.data == "fashion-mini" else f"{config.data}-{config.model}"
-    suffixes = r"(-level)?(?:-(reference|eta[\d.]+|cat[\d.]+|published|ema|awp))?"
+    suffixes = r"(-level)?(?:-(reference|eta[\d.]+|cat[\d.]+|published|ema|awp|long))?"
     rest = re.fullmatch(f"{front}-{config.method}{suffixes}", name)
     assert rest is not None
     variant = rest[2] or ""
@@ -61,15 +61,16 @@ def test_a_recipe_is_what_its_name_says(name: str) -> None:
     assert config.variant == ("reference" if variant == "reference" else "paper")
     usual = 0.5 if name == "fashion-mini-wat" else 0.1  # few epochs need a larger one
     assert config.eta == (float(variant.removeprefix("eta")) if variant.startswith("eta") else usual)
-    assert (config.average == "ema") == (variant == "ema")
-    assert (config.awp_gamma > 0) == (variant == "awp" or name in PERTURBED)
+    assert (config.average == "ema") == (variant in ("ema", "long"))
+    assert (config.awp_gamma > 0) == (variant in ("awp", "long") or name in PERTURBED)
+    assert variant != "long" or config.epochs == 200
     if config.method == "fixed":
         assert config.focus_class == 3  # the cat of CIFAR-10
         assert config.focus_weight == float(variant.removeprefix("cat"))
     assert re.match(r"[A-Z].{10,}\.$", recipe_comment(name))  # a sentence, not a key
 
 
-OWN_SETTINGS = [FAST, *(name for name in recipe_names() if name.endswith("-published"))]
+OWN_SETTINGS = [FAST, *(name for name in recipe_names() if name.endswith(("-published", "-long")))]
 
 
 @pytest.mark.parametrize(
