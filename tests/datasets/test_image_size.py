@@ -1,5 +1,6 @@
 """Photos of many sizes are cut and resized to one."""
 
+import itertools
 import warnings
 from collections.abc import Callable
 from pathlib import Path
@@ -236,6 +237,18 @@ def test_what_is_enlarged_is_told(tmp_path: Path) -> None:
     assert line.startswith("2 of 3 train images are enlarged more than 2 times, to 16 pixels (the smallest from 5): ")
     assert source.notes("train") == [line]
     assert source.notes("test") == []
+
+
+def test_a_long_reading_is_logged(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """One line in ten seconds, on a clock that each picture moves by four."""
+    write(tmp_path, {f"train/{k}/{i}.png": GOLD for k in "ab" for i in range(4)})
+    clock = itertools.count(0, 4)
+    monkeypatch.setattr("worstclass.data.pictures.time.monotonic", lambda: float(next(clock)))
+    with caplog.at_level("INFO", "worstclass"):
+        read(tmp_path)
+    assert caplog.messages == [f"{tmp_path / 'train'}: {n} of 8 images read" for n in (2, 5)]
 
 
 @pytest.mark.parametrize("size", [0, -1, 1025, 8.0, True, "64"])

@@ -1,5 +1,6 @@
 """What a person at the terminal reads: lines and tables."""
 
+import logging
 import re
 import sys
 from collections.abc import Sequence
@@ -29,6 +30,14 @@ def say(text: RenderableType, where: Console | None = None) -> None:
     (where or console).print(
         visible(text) if isinstance(text, str) else text, highlight=False, soft_wrap=True, markup=False, emoji=False
     )
+
+
+def show_log() -> None:
+    """What the library logs, how far a long reading is, goes to standard error."""
+    log = logging.getLogger("worstclass")
+    log.setLevel(logging.WARNING if follows() else logging.INFO)
+    if not log.handlers:
+        log.addHandler(logging.StreamHandler())
 
 
 def fail_line(text: str) -> None:

@@ -10,7 +10,7 @@ import typer
 from worstclass.cli.adjust import adjust
 from worstclass.cli.audit import audit
 from worstclass.cli.bench import bench
-from worstclass.cli.console import print_table, rule, say
+from worstclass.cli.console import print_table, rule, say, show_log
 from worstclass.cli.data import data_command
 from worstclass.cli.evaluate import evaluate
 from worstclass.cli.export import export
@@ -370,6 +370,7 @@ def main() -> None:
     """Run the command; what the user can put right is one line on standard error and exit code 2."""
     os.environ["MPLBACKEND"] = "agg"  # figures go to files; a notebook's backend, inherited, may not be installed here
     with guarded():
+        show_log()
         sys.exit(app(standalone_mode=False) or 0)
 
 

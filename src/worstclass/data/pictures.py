@@ -1,12 +1,14 @@
 """Pictures as arrays: opened safely, upright, on white, and cut to a square of one size where that is asked for."""
 
+import logging
 import os
+import time
 import warnings
 from collections.abc import Callable, Collection, Generator, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 import torch
@@ -36,6 +38,8 @@ THREADS = 4  # each may hold a picture of MAX_PIXELS
 ENLARGED = 2  # times, above which it is told
 SHOWN = 3  # sizes, at most, in a sentence
 SIZE_REMEDY = "--set image_size=64"
+INTERVAL = 10.0  # seconds between two lines of the log
+_log = logging.getLogger(__name__)
 
 
 class SizesDiffer(UserError):
@@ -98,8 +102,13 @@ def stack(
 ) -> tuple[Tensor, list[int]]:
     """`count` pictures of one size as (N, C, H, W), and their sides. They are colour where one of them is, or where
     they are `beside_colour`."""
-    arrays, sides = [], []
+    arrays: list[np.ndarray[Any, np.dtype[np.uint8]]] = []
+    sides, told = [], time.monotonic()
     for picture in pictures:
+        now = time.monotonic()
+        if now - told >= INTERVAL:
+            told = now
+            _log.info("%s: %s of %s images read", where, len(arrays), count)
         arrays.append(picture.pixels)
         sides.append(picture.side)
         shapes = {arrays[0].shape[1:], picture.pixels.shape[1:]}
