@@ -188,6 +188,11 @@ MISTAKES: dict[str, tuple[dict[str, Any], list[str]]] = {
     "few steps": ({"attack_steps": 4}, ["reach 0.028, less than eps = 0.0314", "at least 0.00785."]),
     "few steps of FRL": ({"method": "frl-rwrm", "attack_steps": 3}, ["reach 0.0235, less than eps = 0.0314"]),
     "never DAFA": ({"method": "dafa", "epochs": 30, "dafa_warmup": 30}, ["dafa_warmup = 30 of 30 epochs", "never"]),
+    "DAFA's mean": ({"method": "dafa", "dafa_weights": [0.5, 1.0]}, ["dafa_weights must have the mean 1, not 0.75"]),
+    "DAFA's weights twice": (
+        {"method": "dafa", "dafa_weights": [0.5, 1.5], "dafa_refresh": 0.9},
+        ["in place of a confusion table"],
+    ),
     "never CFA": ({"method": "cfa", "epochs": 5, "cfa_start": 10}, ["cfa_start = 10 of 5 epochs"]),
     "never AWP": ({"epochs": 5, "awp_gamma": 0.01, "awp_warmup": 5}, ["awp_warmup = 5 of 5 epochs"]),
     "fixed alone": ({"method": "fixed"}, ["'fixed' needs either class_weights, or focus_class and focus_weight"]),
@@ -238,6 +243,9 @@ def test_a_method_begins_in_short_runs_too(method: str, key: str, starts: tuple[
 def test_class_weights_of_another_number_of_classes(counts: list[int]) -> None:
     config = make_config({"method": "fixed", "class_weights": [0.5, 0.25, 0.25]})
     with pytest.raises(UserError, match=f"class_weights has 3 numbers, the data {len(counts)} classes"):
+        config.make_strategy(torch.tensor(counts))
+    config = make_config({"method": "dafa", "dafa_weights": [0.5, 1, 1.5]})
+    with pytest.raises(UserError, match=f"dafa_weights has 3 numbers, the data {len(counts)} classes"):
         config.make_strategy(torch.tensor(counts))
 
 

@@ -190,6 +190,20 @@ def test_dafa_read_anew() -> None:
     assert strategy.weights.natural.tolist() == pytest.approx(dafa(soft, 1.0), abs=1e-6)
 
 
+def test_dafa_with_given_weights() -> None:
+    """They come after the warm-up, whatever the table; levelling begins at them."""
+    given = [0.7, 0.9, 1.0, 1.1, 1.3]
+    plain, levelled = (DAFA(K, warmup=2, part="valid", given=given, level=level) for level in (0.0, 0.5))
+    for strategy in (plain, levelled):
+        strategy.update(table(8), table(0))
+        assert strategy.weights.natural.tolist() == strategy.weights.radius_scale.tolist() == [1] * K
+        strategy.update(table(8), table(1))
+    assert plain.weights.natural.tolist() == plain.weights.radius_scale.tolist() == pytest.approx(given)
+    raised = np.array(given) + levelled.multiplier.numpy()
+    assert levelled.multiplier.any()
+    assert levelled.weights.natural.tolist() == pytest.approx((raised - raised.mean() + 1).tolist(), abs=1e-6)
+
+
 def test_dafa_levelled() -> None:
     """Multipliers against the mean of the two worst of five classes; the weights then lie in their bounds."""
     strategy = DAFA(K, strength=0.1, warmup=1, refresh=0.75, part="valid", level=0.5)

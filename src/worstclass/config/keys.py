@@ -162,6 +162,9 @@ class Config(BaseModel):
     dafa_level: NotNegative = Field(
         0.0, description="step of the multipliers that level the worst third of the classes, each epoch; 0: none"
     )
+    dafa_weights: tuple[Positive, ...] | None = Field(
+        None, description="weights W_1..W_K of mean 1, in place of those of a confusion table"
+    )
     cfa_radius: NotNegative = Field(0.3, description="smallest factor on a class's radius, lambda_1")
     cfa_beta: NotNegative = Field(0.5, description="smallest factor on a class's beta, lambda_2")
     cfa_start: Whole | None = Field(
@@ -221,6 +224,12 @@ class Config(BaseModel):
                 raise ValueError("method 'fixed' needs either class_weights, or focus_class and focus_weight")
             if isinstance(self.class_weights, tuple) and abs(sum(self.class_weights) - 1) > 1e-6:
                 raise ValueError(f"class_weights must sum to 1, not {sum(self.class_weights):g}")
+        if self.dafa_weights is not None:
+            if self.dafa_refresh:
+                raise ValueError("dafa_weights stand in place of a confusion table: leave out dafa_refresh")
+            mean = sum(self.dafa_weights) / len(self.dafa_weights)
+            if abs(mean - 1) > 0.01:
+                raise ValueError(f"dafa_weights must have the mean 1, not {mean:.3g}")
         check_radius(self.eps, self.norm)
         if len(self.early_attack_steps) != len(self.attack_milestones):
             raise ValueError("early_attack_steps and attack_milestones go together, one milestone for each number")

@@ -95,13 +95,17 @@ def _focus(config: Settings) -> str:
 def _dafa(config: Settings, class_counts: Tensor) -> ClassStrategy:
     from worstclass.strategies import DAFA
 
+    given, num_classes = config.dafa_weights, len(class_counts)
+    if given is not None and len(given) != num_classes:
+        raise UserError(f"dafa_weights has {len(given)} numbers, the data {num_classes} classes.")
     return DAFA(
-        len(class_counts),
+        num_classes,
         strength=config.dafa_strength,
         warmup=config.dafa_warmup,
         refresh=config.dafa_refresh,
         part=config.dafa_part,
         level=config.dafa_level,
+        given=given,
         weigh_robust=config.base_objective == "pgd-at",
     )
 
@@ -194,7 +198,7 @@ METHODS: dict[str, Method] = {
         "DAFA",
         _dafa,
         lambda config: " (levelled)" if config.dafa_level else "",
-        keys=("objective", "dafa_strength", "dafa_warmup", "dafa_refresh", "dafa_part", "dafa_level"),
+        keys=("objective", "dafa_strength", "dafa_warmup", "dafa_refresh", "dafa_part", "dafa_level", "dafa_weights"),
     ),
     "cfa": Method("CFA", _cfa, keys=("objective", "cfa_radius", "cfa_beta", "cfa_start")),
     "faal": Method("FAAL", _faal, keys=("objective", "faal_tau")),

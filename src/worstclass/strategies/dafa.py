@@ -1,6 +1,7 @@
 """DAFA (Lee et al., ICLR 2024), distance-aware fair adversarial training."""
 
 import math
+from collections.abc import Sequence
 from typing import Any, Literal
 
 import torch
@@ -27,6 +28,8 @@ class DAFA:
     `level`, ours too, raises what is lowest among the weak: after each epoch from `warmup` on, a class's multiplier
     u_k grows by level * (target - r_k), with r_k its robust accuracy in `part` and target the mean r of the worst third
     of the classes, and stays in [0, `MOST_LEVEL`]. W + u is then projected on the weights in `BOUNDS` that sum to K.
+
+    `given` are weights W of mean 1, found in an earlier run say, in place of those of a table.
     """
 
     tables = ("robust_probabilities",)
@@ -40,10 +43,12 @@ class DAFA:
         refresh: float = 0.0,
         part: Literal["train", "valid"] = "train",
         level: float = 0.0,
+        given: Sequence[float] | None = None,
         weigh_robust: bool = False,
     ) -> None:
         self.strength, self.warmup, self.refresh, self.part = strength, warmup, refresh, part
         self.level, self.weigh_robust, self.epoch = level, weigh_robust, 0
+        self.given = None if given is None else torch.tensor(given, dtype=torch.float64)
         self.multiplier = torch.zeros(num_classes, dtype=torch.float64)
         self.taken_for = torch.eye(num_classes, dtype=torch.float64)
         self.weights = ClassWeights.uniform(num_classes)
@@ -73,7 +78,7 @@ class DAFA:
 
     def _write(self) -> None:
         if self.epoch >= self.warmup:
-            by_class = 1 + self.strength * transfer(self.taken_for)
+            by_class = 1 + self.strength * transfer(self.taken_for) if self.given is None else self.given
             by_class = project(by_class + self.multiplier, *BOUNDS) if self.level else by_class.clamp_min(0.1)
             self.weights.set(natural=by_class, radius_scale=by_class)
             if self.weigh_robust:
