@@ -130,6 +130,32 @@ def test_an_evaluation_of_something_else_is_not_overwritten(run: Run, tmp_path: 
         evaluate_target(run_target(run), ["pgd-5"], other.folder)
 
 
+def test_a_run_that_has_gone_on_is_evaluated_anew(tmp_path: Path) -> None:
+    """What its card says is past; before, the folder of the run was refused."""
+    data = write_tiny_npz(tmp_path / "tiny.npz")
+    longer = tiny_config(data, epochs=2, select="last")
+    run = train_run(longer, tmp_path / "run")
+    card = evaluate_target(run_target(run), ["pgd-5"], run.folder)
+    whole = run_target(run)
+    past = dict(whole.about) | {"epoch": 1, "weights": "0" * 64}
+    write_json(run.folder / CARD, card | {"about": card["about"] | past})
+    again = evaluate_target(whole, ["fgsm"], run.folder)
+    assert again["about"]["epoch"] == 2
+    assert [*again["columns"]] == ["natural", "fgsm"]
+    write_json(run.folder / CARD, again | {"about": again["about"] | {"weights": "0" * 64}})
+    with pytest.raises(UserError, match=r"something else \(other weights;"):  # the same epoch has other weights
+        evaluate_target(whole, ["fgsm"], run.folder)
+
+
+def test_a_base_that_differs_in_more_than_the_method_is_named(tmp_path: Path) -> None:
+    base, other = tiny_run(tmp_path, "base", weight_decay=0.0), tiny_run(tmp_path, "other", weight_decay=0.001, seed=9)
+    evaluate_target(run_target(base), ["natural"], base.folder)
+    heard: list[str] = []
+    evaluate_target(run_target(other), ["natural"], other.folder, base=base.folder, on_note=heard.append)
+    (line,) = (each for each in heard if "differs" in each)
+    assert line == f"{base.folder} differs in more than the method: weight_decay (0.001, not 0)."
+
+
 def test_images_of_another_shape_are_refused(tmp_path: Path) -> None:
     data = write_tiny_npz(tmp_path / "tiny.npz")
     run = train_run(tiny_config(data, epochs=1), tmp_path / "run")

@@ -17,7 +17,7 @@ from copied_runs import copy_run
 from tiny import tiny_run
 from worstclass.errors import UserError
 from worstclass.evaluation.outcomes import Outcomes
-from worstclass.evaluation.targets import evaluate_target, model_target, run_target
+from worstclass.evaluation.targets import CARD, evaluate_target, model_target, run_target
 from worstclass.files import read_json, write_json
 from worstclass.report import group_results, load_results, write_report
 from worstclass.report.answer import answers, comparison
@@ -86,6 +86,9 @@ def test_what_to_know_of_a_run_is_on_the_page(folders: list[Path], tmp_path: Pat
     run = copy_run(folders[1], tmp_path / "run")
     base = {"shipped": 1.0, "verdict": "no <b>better</b>."}
     write_json(run / ABOUT, read_json(run / ABOUT) | {"base": base})
+    card = read_json(run / CARD)
+    card["about"]["mix"] = 1.0
+    write_json(run / CARD, card)
     log = [json.loads(line) for line in (run / "log.jsonl").read_text().splitlines()]
     for key in ("class_weights", "class_robust_weights"):
         log[-1][key] = [3.0, 0.0, 0.0]
@@ -102,8 +105,8 @@ def test_only_what_can_be_compared_is_shown_together(folders: list[Path], tmp_pa
     """Without a vanilla run too: other images, and another part of the data."""
     run = open_run(folders[1])
     evaluate_target(run_target(run, part="valid"), ["pgd-5"], tmp_path / "valid")
-    shutil.copy(run.folder / "recipe.toml", tmp_path / "valid")
-    shutil.copy(run.folder / "run.json", tmp_path / "valid")
+    for name in ("recipe.toml", "run.json", "log.jsonl"):
+        shutil.copy(run.folder / name, tmp_path / "valid")
     with pytest.raises(UserError, match="on other images and cannot be compared\\."):
         load_results([folders[1], tmp_path / "valid"])
 

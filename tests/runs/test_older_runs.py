@@ -1,5 +1,6 @@
 """Runs that are older than a key of their recipe stay what they were."""
 
+import hashlib
 import json
 from pathlib import Path
 
@@ -33,6 +34,9 @@ def old(tmp_path: Path) -> Run:
     recipe = run.folder / RECIPE
     assert "valid_min = 0\n" in recipe.read_text()
     recipe.write_text(without(recipe.read_text(), "valid_min"))
+    about = read_about(run.folder)
+    del about["recipe_digest"]  # younger too
+    write_json(run.folder / ABOUT, about)
     return open_run(run.folder)
 
 
@@ -52,6 +56,22 @@ def test_it_is_resumed_as_it_was(old: Run) -> None:
     run = open_run(old.folder)
     assert len(train_run(run.config, run.folder, resume=True).log) == 2
     assert open_run(old.folder).about["valid_images"] == 12
+
+
+@pytest.mark.parametrize("changes", [("epochs = 1\n", "epochs = 2\n"), ("beta = 6.0\n", "beta = 5.0\n")])
+def test_a_recipe_that_was_edited_is_not_resumed(old: Run, changes: tuple[str, str]) -> None:
+    """Its epochs so far are of another recipe; put back, it goes on."""
+    recipe = old.folder / RECIPE
+    text = recipe.read_text()
+    about = read_about(old.folder) | {"recipe_digest": hashlib.sha256(text.encode()).hexdigest()}
+    write_json(old.folder / ABOUT, about)
+    assert changes[0] in text
+    recipe.write_text(text.replace(*changes))
+    with pytest.raises(UserError, match="was changed since the run began"):
+        train_run(open_run(old.folder).config, old.folder, resume=True)
+    assert (old.folder / RECIPE).read_text() == text.replace(*changes)
+    recipe.write_text(text)
+    assert len(train_run(open_run(old.folder).config, old.folder, resume=True).log) == 1
 
 
 def test_another_split_than_it_was_trained_with_is_an_error(old: Run) -> None:

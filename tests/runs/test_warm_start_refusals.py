@@ -104,6 +104,16 @@ def test_starts_that_cannot_be(parent: Run, data: Path, tmp_path: Path) -> None:
     refused("imbalance = 2, this run has none", start(thin.folder, valid_fraction=0.6), tmp_path / "f")
 
 
+def test_one_file_is_one_data_set_however_it_is_written(
+    parent: Run, data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A start on a thinner part of it is refused by a relative path too."""
+    monkeypatch.chdir(data.parent)
+    start = tiny_config(Path(data.name), init=str(parent.folder), imbalance=2)
+    assert start.data != parent.config.data
+    refused("trained with imbalance = none, this run has 2", start, tmp_path / "a")
+
+
 def test_epochs_that_cannot_be_kept(data: Path, tmp_path: Path) -> None:
     """Those that are past are no file any more, and are not left out without a word."""
     refused("epoch 9 cannot be kept: the run has 3", tiny_config(data), tmp_path / "late", keep=(1, 9))

@@ -11,6 +11,8 @@ import torch
 from torch import nn
 
 from worstclass.attacks import PGD, Ensemble, FirstSuccess, make_attack
+from worstclass.config.differences import compared_settings
+from worstclass.config.recipe import make_config, stored_recipe
 from worstclass.data import Images, Source, open_source
 from worstclass.errors import UserError
 from worstclass.evaluation.card import Base, make_card
@@ -51,6 +53,7 @@ from worstclass.types import BallAttack, Norm
 
 CARD, OUTCOMES, PROGRESS = "card.json", "outcomes.npz", "progress.npz"
 PART = "progress-{}of{}.npz"  # of one process of several
+GONE_ON = {"epoch", "mix", "adjusted"}  # what changes, with the weights, in a run that goes on
 
 
 @dataclass(frozen=True)
@@ -215,6 +218,8 @@ def evaluate_target(
         lacking = against.lacks(dict.fromkeys([*attacks, *(known.predictions if known else ())]))
         if lacking:
             on_note(f"{base} has not been evaluated under {', '.join(lacking)}: no rho there.")
+    if against is not None and on_note is not None and (unlike := _unlike(about, against.about)):
+        on_note(f"{base} differs in more than the method: {unlike}.")
     if on_note is not None:
         counts = target.images.class_counts(len(target.class_names)).tolist()
         for line in (*target.notes, *empty_note(target.class_names, counts, "")):
@@ -314,6 +319,14 @@ def load_base(folder: Path, about: Mapping[str, Any], attacks: Collection[str] =
     return base
 
 
+def _unlike(about: Mapping[str, Any], base: Mapping[str, Any]) -> str:
+    """In what the recipes of two evaluated runs differ beside method and seed."""
+    if "recipe" not in about or "recipe" not in base:
+        return ""
+    ours, theirs = (make_config(stored_recipe(each["recipe"]), "a card") for each in (about, base))
+    return compared_settings(ours, theirs)
+
+
 def rename_classes(target: Target, out: Path) -> None:
     """Write the card of an evaluation of the target anew, with the target's class names; nothing is attacked."""
     with locked(out, "evaluate"):
@@ -350,13 +363,17 @@ def check_comparable(about: Mapping[str, Any], other: Mapping[str, Any], name: s
 
 
 def _earlier(out: Path, about: Mapping[str, Any], home: Path | None) -> Outcomes | None:
-    """The outcomes in a folder, if they are of the same target; an error if they are of another."""
+    """The outcomes in a folder, if they are of the same target; none of a run that has gone on since; an error if they
+    are of another."""
     if (out / RECIPE).is_file() and (home is None or not out.samefile(home)):
         raise UserError(f"{out} holds another run; choose another --out.")
     if not (out / CARD).is_file():
         return None
     known, now = identity(load_card(out)["about"]), identity(about)
-    if changed := sorted(key for key in {*known, *now} if known.get(key) != now.get(key)):
+    changed = sorted(key for key in {*known, *now} if known.get(key) != now.get(key))
+    if home is not None and {*changed} & GONE_ON and {*changed} <= GONE_ON | {"weights"}:
+        return None  # the run has gone on: what the card says of it is past
+    if changed:
         what = f"other {', '.join(changed)}; see its {CARD}"
         raise UserError(f"{out} holds the evaluation of something else ({what}); choose another --out.")
     return load_outcomes(out)

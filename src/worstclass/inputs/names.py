@@ -129,6 +129,19 @@ def factory_file(name: str) -> Path | None:
     return Path(found[1]) if found else None
 
 
+def same_data(one: str, other: str) -> bool:
+    """Whether two names are of one data set, however its path is written."""
+    return _place(one) == _place(other)
+
+
+def _place(name: str) -> tuple[str, Path] | str:
+    kind, _, path = name.partition(":")
+    if kind in ("npz", "folder"):
+        return kind, Path(path).resolve()
+    file = factory_file(name)
+    return name if file is None else (name.rpartition(":")[2], file.resolve())
+
+
 def runs_user_code(name: str) -> bool:
     """Whether building this model imports the user's own code, or a library beside torch."""
     return ":" in name

@@ -80,14 +80,9 @@ def comparison(groups: Sequence[Group], attack: str) -> str:
 
 
 def _against(group: Group, attack: str, groups: Sequence[Group]) -> tuple[str, Mapping[str, Any] | None]:
-    """The base's title and the differences to it; a base that is not among the methods is that of a single run."""
-    column = group.columns[attack]
-    if "against_base" in column:
-        return next(each.title for each in groups if each.is_base), column["against_base"]
-    if len(group.results) == 1:
-        (result,) = group.results
-        return result.base, result.columns[attack].get("against_base")
-    return "", None
+    """The base's title and the differences to it; a base that is not among the methods is that of its first run."""
+    title = next((each.title for each in groups if each.is_base), group.results[0].base)
+    return title, group.columns[attack].get("against_base")
 
 
 def _gains(against: Mapping[str, Any], *, many: bool) -> str:

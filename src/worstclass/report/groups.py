@@ -8,6 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from worstclass.config.keys import Config
+from worstclass.evaluation.outcomes import Outcomes
 from worstclass.evaluation.seeds import (
     Spreads,
     compare_seeds,
@@ -69,13 +70,14 @@ def group_results(results: Sequence[Result], attacks: Sequence[str] | None = Non
     for attack in shared_attacks(results) if attacks is None else attacks:
         attacked = [all(attack in result.columns for result in each) for each in members]
         spreads = _spreads([each for each, has in zip(members, attacked, strict=True) if has], attack)
-        against = base is not None and all(attack in result.columns for result in base)
+        of_base = None if base is None else [result.outcomes for result in base]
         for each, found, is_base, has in zip(members, columns, bases, attacked, strict=True):
             if not has:
                 continue
             found[attack] = _column(each, attack, spreads)
-            if base and against and not is_base:
-                found[attack]["against_base"] = _against(each, base, attack, spreads)
+            against = of_base or _given_bases(each)
+            if against and not is_base and all(attack in outcomes.predictions for outcomes in against):
+                found[attack]["against_base"] = _against(each, against, attack, spreads)
     return [
         Group(title, each, found, is_base)
         for title, each, found, is_base in zip(_titles(members), members, columns, bases, strict=True)
@@ -164,13 +166,18 @@ def _rho(runs: Sequence[Result], attack: str) -> dict[str, Any] | None:
     }
 
 
-def _against(runs: Sequence[Result], base: Sequence[Result], attack: str, spreads: Spreads) -> dict[str, Any]:
+def _given_bases(runs: Sequence[Result]) -> list[Outcomes]:
+    """Of a base that is not among the runs, what each was compared with."""
+    return list({id(run.against): run.against for run in runs if run.against is not None}.values())
+
+
+def _against(runs: Sequence[Result], base: Sequence[Outcomes], attack: str, spreads: Spreads) -> dict[str, Any]:
     if len(runs) == len(base) == 1 and spreads.average.degrees == 0:  # compared already
         return {key: runs[0].columns[attack]["against_base"][key] for key in DIFFERENCES} | {"degrees": 0}
     found = compare_seeds(
         runs[0].outcomes.labels,
         _predictions(runs, attack),
-        _predictions(base, attack),
+        np.stack([outcomes.predictions[attack] for outcomes in base]),
         len(runs[0].class_names),
         spreads=spreads,
     )

@@ -47,7 +47,7 @@ def leaderboard_rows(groups: Sequence[Group], attacks: Iterable[str]) -> list[tu
                     str(column["pooled_worst"]["class"]),
                     *([with_deviation(column["worst_tenth"])] if group.many else []),
                     *gaps,
-                    _rho(column["rho"]) if not group.is_base else "base",
+                    _rho(column["rho"], len(group.results)) if not group.is_base else "base",
                 )
             )
     return rows
@@ -64,20 +64,23 @@ def signed(gap: Mapping[str, Any]) -> str:
     return percent_interval(gap, sign=True)
 
 
-def _rho(rho: dict[str, Any] | None) -> str:
+def _rho(rho: dict[str, Any] | None, seeds: int) -> str:
     if rho is None:
         return ""
-    return number(rho, 2, sign=True) if rho["std"] is None else f"{rho['value']:+.2f} ± {rho['std']:.2f}"
+    if seeds == 1:
+        return number(rho, 2, sign=True)
+    return f"{rho['value']:+.2f}" + ("" if rho["std"] is None else f" ± {rho['std']:.2f}")
 
 
 def leaderboard_notes(groups: Sequence[Group]) -> list[str]:
     """What the numbers mean, and what they leave out."""
-    degrees = next(column["degrees"] for group in groups for column in group.columns.values())
+    by_attack = {attack: column["degrees"] for group in groups for attack, column in group.columns.items()}
+    degrees = min((found for found in by_attack.values() if found), default=0)
     tenth = [TENTH_NOTE] if groups[0].many else []
     unpaired = [(r.title, n) for group in groups for r in group.results for n in r.notes if "is compared with" in n]
     if degrees == 0:
         alone = "[95% interval], for the draw of images alone: no method has two seeds, so seeds are not accounted for."
-        return [alone, *tenth, *(note for _, note in unpaired), *_unlike(groups)]
+        return [alone, *tenth, *(note for _, note in unpaired), *_without(groups), *_unlike(groups), *_left_out(groups)]
     small = ": a small sample, read the intervals with care" if degrees < SMALL else ""
     lines = [
         "Mean ± standard deviation over seeds [95% interval, for the draw of images and of seeds].",
@@ -88,19 +91,50 @@ def leaderboard_notes(groups: Sequence[Group]) -> list[str]:
     if any(group.columns[attack]["rho"] for group in groups for attack in group.columns):
         lines.append("rho: mean over seeds, each against the base of its own seed; of one seed [for images alone].")
         lines += [f"rho of {title} is against the base of another seed." for title, _ in unpaired]
-        lines += _without(groups)
-    return lines + _unlike(groups)
+    if single := [attack_title(attack) for attack, found in by_attack.items() if not found]:
+        lines.append(f"Under {', '.join(single)} no method has two seeds: intervals there are for images alone.")
+    return lines + _without(groups) + _unlike(groups) + _left_out(groups) + _of_one_start(groups)
 
 
 def _without(groups: Sequence[Group]) -> list[str]:
-    """Where a mean of rho is not over all seeds."""
-    return [
-        f"rho of {group.title} under {attack} leaves out {rho['without']} of {len(group.results)} seeds: "
-        "the worst class of their base is at 0."
-        for group in groups
-        for attack, column in group.columns.items()
-        if (rho := column["rho"]) and rho["without"]
-    ]
+    """Where there is no rho, or a mean of rho is not over all seeds."""
+    lines = []
+    for group in groups:
+        for attack, column in group.columns.items():
+            cells = [run.columns[attack].get("against_base", {}).get("rho") for run in group.results]
+            undefined = sum(rho is not None and rho["value"] is None for rho in cells)
+            if undefined and column["rho"] is None:
+                lines.append(f"rho of {group.title} under {attack} is undefined: the worst class of its base is at 0.")
+            elif undefined:
+                lines.append(
+                    f"rho of {group.title} under {attack} leaves out {undefined} of {len(group.results)} seeds: "
+                    "the worst class of their base is at 0."
+                )
+    return lines
+
+
+def _left_out(groups: Sequence[Group]) -> list[str]:
+    """Methods without a row under an attack that others have."""
+    lines = []
+    for attack in dict.fromkeys(attack for group in groups for attack in group.columns):
+        for group in groups:
+            lacking = [run for run in group.results if attack not in run.columns]
+            if lacking and len(lacking) < len(group.results):
+                count = f"{len(lacking)} of its {len(group.results)} seeds have"
+                lines.append(f"{group.title} has no row under {attack}: {count} not been evaluated under it.")
+            elif lacking:
+                lines.append(f"{group.title} has not been evaluated under {attack}.")
+    return lines
+
+
+def _of_one_start(groups: Sequence[Group]) -> list[str]:
+    """Methods whose seeds went on from one checkpoint."""
+    lines = []
+    for group in groups:
+        starts = [run.run.about["fork"]["weights"] for run in group.results if run.run and run.run.about.get("fork")]
+        if len(set(starts)) < len(starts):
+            lines.append(f"{group.title}: seeds that went on from one checkpoint vary less than whole runs would.")
+    return lines
 
 
 def _unlike(groups: Sequence[Group]) -> list[str]:

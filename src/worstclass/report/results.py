@@ -1,10 +1,12 @@
 """Evaluated runs, read back from their folders and set beside each other."""
 
-from collections.abc import Sequence
+import json
+from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from worstclass.config.differences import compared_settings
 from worstclass.config.keys import Config
 from worstclass.config.recipe import make_config, stored_recipe
 from worstclass.errors import UserError
@@ -13,8 +15,10 @@ from worstclass.evaluation.outcomes import ANY, Outcomes
 from worstclass.evaluation.seeds import same_but_for_the_seed
 from worstclass.evaluation.targets import CARD, OUTCOMES, check_comparable, load_card, load_outcomes
 from worstclass.inputs.names import RECIPE
-from worstclass.report.titles import compared_settings, distinguish
+from worstclass.report.titles import distinguish
 from worstclass.runs.run import Run, open_run
+from worstclass.runs.saver import SELECTED
+from worstclass.training.checkpoint import load_header
 
 ENSEMBLES = ("autoattack-plus", "autoattack", "autoattack-rand")
 STRONGEST = (*ENSEMBLES, "apgd-t", "pgd-100", "pgd-20")
@@ -26,7 +30,8 @@ class Result:
 
     `run` is the run whose model was evaluated, and None for a model of somebody else. `base` is the title of what its
     rho compares with, and `notes` say what to know about that comparison. `recipe` is that of the run, or the one that
-    the card names, and `unlike` says in what more than method and seed it differs from the recipe of the base.
+    the card names, and `unlike` says in what more than method and seed it differs from the base, whose outcomes are
+    `against`.
     """
 
     title: str
@@ -40,15 +45,16 @@ class Result:
     notes: tuple[str, ...] = ()
     recipe: Config | None = None
     unlike: str = ""
+    against: Outcomes | None = None
 
     @property
     def class_names(self) -> list[str]:
         return list(self.card["class_names"])
 
     @property
-    def kind(self) -> tuple[str | None, int | None]:
-        """What runs of one recipe must share to be seeds of it: which epoch was taken, and where it was forked."""
-        return self.card["about"].get("checkpoint"), self.run.fork if self.run else None
+    def kind(self) -> Hashable:
+        """What runs of one recipe must share to be seeds of it."""
+        return _kind(self.card, self.run)
 
     @property
     def config(self) -> Config:
@@ -70,6 +76,10 @@ class _Evaluation:
     @property
     def seed(self) -> int | None:
         return self.config.seed if self.config else None
+
+    @property
+    def kind(self) -> Hashable:
+        return _kind(self.card, self.run)
 
     @property
     def title(self) -> str:
@@ -127,12 +137,22 @@ def load_results(
                     own.outcomes, against.outcomes, name, len(own.card["class_names"])
                 )
         base_title = base_titles[place] if against else ""
-        ours, theirs = own.config, against.config if against else None
-        unlike = compared_settings(ours, theirs) if ours and theirs else ""
+        unlike = _unlike(own, against) if against else ""
         notes = _notes(title, own, base_title, against, unlike) if against else ()
         results.append(
             Result(
-                title, own.folder, own.run, own.outcomes, own.card, columns, is_base, base_title, notes, ours, unlike
+                title,
+                own.folder,
+                own.run,
+                own.outcomes,
+                own.card,
+                columns,
+                is_base,
+                base_title,
+                notes,
+                own.config,
+                unlike,
+                against.outcomes if against else None,
             )
         )
     return results
@@ -143,10 +163,55 @@ def _read(folder: Path) -> _Evaluation:
     run = open_run(folder) if (folder / RECIPE).is_file() or not evaluated else None
     outcomes, card = load_outcomes(folder), load_card(folder)
     about = card["about"]
+    if run:
+        _check_current(run, about)
     config = run.config if run else None
     if run is None and "recipe" in about:
         config = make_config(stored_recipe(about["recipe"]), str(folder / CARD))
     return _Evaluation(folder, run, outcomes, card, config)
+
+
+def _check_current(run: Run, about: Mapping[str, Any]) -> None:
+    """Raise where a run has gone on since its card was written; the weights may be gone, as of published runs."""
+    chosen = "last" if about.get("checkpoint") == "last" else "selected"
+    epochs = [line["epoch"] for line in run.log if chosen == "last" or line["selected"]]
+    epoch = epochs[-1] if epochs else None
+    now: dict[str, Any] = {"epoch": (chosen == "selected" and load_header(run.folder / SELECTED).get("epoch")) or epoch}
+    if chosen == "selected" and "base" in run.about:  # may ship an epoch of the base
+        now = {"mix": run.about["base"]["shipped"]}
+    if chosen == "selected" and "adjustment" in run.about:
+        now["adjusted"] = run.about["adjustment"]["scale"]
+    if changed := [key for key, value in now.items() if about.get(key) != value]:
+        what = ", ".join(f"{key} {about.get(key)}, not {now[key]}" for key in changed)
+        raise UserError(
+            f"{run.folder} was evaluated before it went on ({what}): `worstclass evaluate {run.folder}` makes it anew."
+        )
+
+
+def _kind(card: Mapping[str, Any], run: Run | None) -> Hashable:
+    """What runs of one recipe must share to be seeds of it: which epoch was taken, the seed of the attacks, the images
+    that were trained on, and where it was forked, from a run of which recipe."""
+    about = card["about"]
+    if run is None:
+        return about.get("checkpoint"), about.get("seed")
+    fork = run.about.get("fork") or {}
+    parent = {key: value for key, value in fork.get("recipe", {}).items() if key != "seed"}
+    trained_on = run.about["data_digest"]
+    return about.get("checkpoint"), about.get("seed"), trained_on, run.fork, json.dumps(parent, sort_keys=True)
+
+
+def _unlike(own: _Evaluation, base: _Evaluation) -> str:
+    """In what more than method and seed an evaluation differs from that of the base."""
+    if not (own.config and base.config):
+        return ""
+    parts = [compared_settings(own.config, base.config)]
+    for key, name in (("checkpoint", "epoch"), ("seed", "seed of the attacks")):
+        ours, theirs = (each.card["about"].get(key) for each in (own, base))
+        parts += [f"{name} ({ours}, not {theirs})"] if ours != theirs else []
+    if own.run and base.run and own.config.data == base.config.data and own.config.imbalance == base.config.imbalance:
+        digests = {each.about["data_digest"] for each in (own.run, base.run)}
+        parts += ["training images (others of that name)"] if len(digests) > 1 else []
+    return ", ".join(filter(None, parts))
 
 
 def _bases(read: Sequence[_Evaluation], given: Path | None, vanilla: Sequence[str]) -> list[_Evaluation]:
@@ -167,10 +232,9 @@ def _bases(read: Sequence[_Evaluation], given: Path | None, vanilla: Sequence[st
 
 
 def _differ_in_seed(one: _Evaluation, other: _Evaluation) -> bool:
-    """In that alone: the same recipe otherwise, and the same choice of epoch."""
-    epochs = [each.card["about"].get("checkpoint") for each in (one, other)]
+    """In that alone: the same recipe otherwise, and of the same kind."""
     return bool(
-        one.config and other.config and epochs[0] == epochs[1] and same_but_for_the_seed(one.config, other.config)
+        one.config and other.config and one.kind == other.kind and same_but_for_the_seed(one.config, other.config)
     )
 
 

@@ -95,7 +95,7 @@ def make_table(name: str, folders: Sequence[Path]) -> PaperTable:
 def _grouped(results: Sequence[Result], attack: str) -> list[Group]:
     """The methods of which a run was evaluated under an attack; none where no method has two seeds of it."""
     having = [result for result in results if attack in result.columns]
-    groups = seed_groups([result.recipe for result in having])
+    groups = seed_groups([result.recipe for result in having], [result.kind for result in having])
     return group_results(having, [attack]) if any(len(group) > 1 for group in groups) else []
 
 
@@ -122,7 +122,7 @@ def _lines(row: Row, spec: TableSpec, grouped: Mapping[str, Sequence[Group]]) ->
                 attack: _of_group(group)
                 for attack, groups in grouped.items()
                 for group in groups
-                if id(group.results[0]) in members
+                if id(group.results[0]) in members and len(group.results) == len(place)  # a mean of fewer is not theirs
             }
             lines.append(Line(f"{name}, {len(place)} seeds", None, _cells(row, spec, found), len(place)))
         for i in place:

@@ -56,6 +56,7 @@ class ForkRecord(Record):
     run: str
     epoch: Count
     weights: str
+    recipe: dict[str, Any] = Field(default_factory=dict)
 
 
 class RunRecord(Record):
@@ -73,6 +74,7 @@ class RunRecord(Record):
     data_notes: list[str] = Field(default_factory=list)
     mirrored: list[Annotated[list[Count], Field(min_length=2, max_length=2)]] = Field(default_factory=list)
     data_digest: str
+    recipe_digest: str | None = None
     engine: EngineRecord
     start: StartRecord | None = None
     resumed: list[ResumedRecord] = Field(default_factory=list)

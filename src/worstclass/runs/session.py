@@ -1,8 +1,9 @@
 """One training on disk: prepared, begun or continued, logged and saved as it goes on."""
 
+import hashlib
 import json
 import time
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import asdict
 from functools import partial
 from pathlib import Path
@@ -23,7 +24,7 @@ from worstclass.runs.log import append_line, describe
 from worstclass.runs.logit_adjustment import check_adjustable
 from worstclass.runs.notes import counts_of, distribution, effective_classes
 from worstclass.runs.run import Run, build_model, check_classifier, split, training_images
-from worstclass.runs.saver import ABOUT, KEPT, LAST, LOG, Saver
+from worstclass.runs.saver import ABOUT, KEPT, LAST, LOG, Saver, read_about
 from worstclass.runs.selection import Selector, is_validated, smooths
 from worstclass.runs.warm_start import Fork, check_fork, fork_state, log_until, start_from
 from worstclass.training import State, fit, new_state
@@ -173,8 +174,10 @@ def _begin(
         about["fork"] = fork_state(fork, state, config)
         write_atomic(out / LOG, log_until(fork))
         saver.save_if_due(at_once=True)  # what a run that is killed soon goes on from
+    recipe = to_toml(config).encode()
+    about["recipe_digest"] = hashlib.sha256(recipe).hexdigest()
     write_json(out / ABOUT, about)
-    write_atomic(out / RECIPE, to_toml(config).encode())  # last: a folder with a recipe is a run
+    write_atomic(out / RECIPE, recipe)  # last: a folder with a recipe is a run
 
 
 def _go_on(
@@ -187,6 +190,7 @@ def _go_on(
     on_fallback: Callable[[str], None],
 ) -> dict[str, Any]:
     """Take up the run in the folder where it stopped; what it says of itself, with the process that goes on."""
+    _check_unchanged(out, now)
     about = saver.restore(now)
     about.setdefault("class_counts", now["class_counts"])  # of the same data, split the same way
     asked = {*keep} - {*about.get("keep", [])}
@@ -208,6 +212,21 @@ def _go_on(
         ]
         write_json(out / ABOUT, about)
     return about
+
+
+def _check_unchanged(out: Path, now: Mapping[str, Any]) -> None:
+    """Raise where the recipe in the folder is no longer the one that the run began with: the epochs so far are of
+    another, and may have trained on images that are held out now."""
+    before = read_about(out)
+    known = before.get("recipe_digest")  # a run of an older version has none
+    if known is not None and hashlib.sha256((out / RECIPE).read_bytes()).hexdigest() != known:
+        raise UserError(
+            f"{out / RECIPE} was changed since the run began: put it back, or go on with other settings in a run of "
+            "its own, by --fork."
+        )
+    counts = before.get("class_counts", now["class_counts"])
+    if before["data_digest"] == now["data_digest"] and counts != now["class_counts"]:
+        raise UserError(f"{out} held out other validation images than this; nothing was changed.")
 
 
 def _silence(line: str) -> None:

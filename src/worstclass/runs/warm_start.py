@@ -9,7 +9,7 @@ from torch import nn
 from worstclass.config.keys import STARTS, Config
 from worstclass.errors import UserError
 from worstclass.files import read_text
-from worstclass.inputs.names import split_fork
+from worstclass.inputs.names import same_data, split_fork
 from worstclass.runs.run import Run, open_run
 from worstclass.runs.saver import KEPT, LAST, LOG, MAX_LOG, SELECTED
 from worstclass.training import State
@@ -54,7 +54,7 @@ def start_from(config: Config, model: nn.Module, about: Mapping[str, Any], *, al
     run = open_run(Path(config.init))
     if run.about["data_digest"] == about["data_digest"]:
         _check_split(run, config, about)
-    elif run.config.data == config.data:
+    elif same_data(run.config.data, config.data):
         _check_test_part(run, config)
         _check_tail(run, config)
         if run.config.imbalance == config.imbalance and run.config.image_size != config.image_size:
@@ -137,7 +137,7 @@ def fork_state(fork: Fork, state: State, config: Config) -> dict[str, Any]:
         if not load_part(state.average, average):
             load_weights(state.average.model, weights, path)
     state.epoch = fork.epoch
-    return {"run": fork.run.folder.name, "epoch": fork.epoch, "weights": digest(weights)}
+    return {"run": fork.run.folder.name, "epoch": fork.epoch, "weights": digest(weights), "recipe": before.recipe()}
 
 
 def _validate_alike(one: Config, other: Config) -> bool:
