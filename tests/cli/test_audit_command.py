@@ -13,7 +13,7 @@ from safetensors.torch import save_file
 from robust_cnn import WEIGHTS, load_cnn
 from tiny import tiny_run, write_tiny_npz
 from worstclass.cli import main as cli
-from worstclass.evaluation.targets import CARD, OUTCOMES
+from worstclass.evaluation.saved import CARD, OUTCOMES
 
 FACTORIES = f"""
 import torch

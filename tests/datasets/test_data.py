@@ -1,6 +1,7 @@
 """The data that ships with the package; split, order and augmentation against slow oracles."""
 
 import importlib.util
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -213,6 +214,35 @@ def test_leaves_are_a_fifth_of_each_class_and_no_photograph_is_in_both_parts(tmp
     np.savez(tmp_path / "leaves.npz", **one)
     config = make_config(parse_toml(module.RECIPE.format(path=tmp_path / "leaves.npz"), "leaves"))
     assert open_source(config.data).num_classes == 2
+
+
+def test_signs_are_every_other_frame_of_training_and_labelled_test_images(tmp_path: Path) -> None:
+    """Images of one colour each: label, and track and frame, or the number of a test image."""
+    module = tool("make_signs")
+    test = tmp_path / "Final_Test"
+    (test / "Images").mkdir(parents=True)
+    table = ["Filename;Width;Height;Roi.X1;Roi.Y1;Roi.X2;Roi.Y2;ClassId"]
+    for k in range(43):
+        folder = tmp_path / f"Final_Training/Images/{k:05d}"
+        folder.mkdir(parents=True)
+        for track, frame in product(range(1 + (k == 2)), range(30)):
+            Image.new("RGB", (40, 41), (k, track, frame)).save(folder / f"{track:05d}_{frame:05d}.ppm")
+        for i in range(3 * k, 3 * k + 3):
+            Image.new("RGB", (33, 50), (k, i, 0)).save(test / f"Images/{i:05d}.ppm")
+            table.append(f"{i:05d}.ppm;33;50;1;1;30;40;{k}")
+    (test / "GT-final_test.csv").write_text("\n".join(table) + "\n")
+    arrays = module.make(tmp_path, np.random.default_rng(0))
+    assert len(arrays["class_names"]) == len(set(arrays["class_names"])) == 43
+    for part in ("train", "test"):
+        assert arrays[f"x_{part}"].shape[1:] == (32, 32, 3)
+        assert (arrays[f"x_{part}"][:, 9, 9, 0] == arrays[f"y_{part}"]).all()
+    assert np.bincount(arrays["y_train"]).tolist() == [15, 15, 30] + [15] * 40
+    second = arrays["x_train"][arrays["y_train"] == 2, 0, 0, 1:].tolist()
+    assert second == [[track, frame] for track in range(2) for frame in range(0, 30, 2)]  # in order, track by track
+    assert sorted(arrays["x_test"][:, 0, 0, 1]) == list(range(129))
+    np.savez(tmp_path / "signs.npz", **arrays)
+    config = make_config(parse_toml(module.RECIPE.format(path=tmp_path / "signs.npz"), "signs"))
+    assert open_source(config.data).num_classes == 43
 
 
 # --- order and augmentation ---

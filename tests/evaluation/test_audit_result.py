@@ -17,7 +17,7 @@ from tiny import write_tiny_npz
 from worstclass.auditing.result import AuditResult
 from worstclass.data import Images, open_source
 from worstclass.errors import UserError
-from worstclass.evaluation.targets import CARD, OUTCOMES
+from worstclass.evaluation.saved import CARD, OUTCOMES
 from worstclass.files import read_json
 from worstclass.metrics import compare
 from worstclass.models import SmallCNN

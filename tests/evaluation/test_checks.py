@@ -49,7 +49,8 @@ from worstclass.evaluation.checks import (
 from worstclass.evaluation.checks import _compare as compare
 from worstclass.evaluation.evaluate import evaluate
 from worstclass.evaluation.outcomes import Outcomes
-from worstclass.evaluation.targets import evaluate_target, load_card, run_target
+from worstclass.evaluation.saved import load_card
+from worstclass.evaluation.targets import evaluate_target, run_target
 from worstclass.rng import PerSample, generator
 from worstclass.runs.run import Run
 from worstclass.runs.train import train_run

@@ -19,7 +19,8 @@ from worstclass.errors import AttackError, UserError
 from worstclass.evaluation.card import make_card
 from worstclass.evaluation.evaluate import batch_that_fits, check_inside, evaluate, memory_of_a_gradient
 from worstclass.evaluation.outcomes import Outcomes
-from worstclass.evaluation.targets import CARD, OUTCOMES, evaluate_target, load_card, model_target, run_target
+from worstclass.evaluation.saved import CARD, OUTCOMES, load_card
+from worstclass.evaluation.targets import evaluate_target, model_target, run_target
 from worstclass.files import read_json, write_json
 from worstclass.metrics import per_class_accuracy
 from worstclass.report import load_results

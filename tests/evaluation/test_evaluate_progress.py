@@ -12,7 +12,8 @@ from worstclass.errors import UserError
 from worstclass.evaluation import outcomes as outcomes_module
 from worstclass.evaluation.evaluate import Event
 from worstclass.evaluation.outcomes import Outcomes, Progress
-from worstclass.evaluation.targets import CARD, OUTCOMES, PROGRESS, evaluate_target, run_target
+from worstclass.evaluation.saved import CARD, OUTCOMES
+from worstclass.evaluation.targets import PROGRESS, evaluate_target, run_target
 from worstclass.runs.run import Run, open_run
 
 

@@ -10,7 +10,7 @@ import pytest
 from many_classes import class_names, made_up
 from worstclass.cli.board import print_results
 from worstclass.cli.console import print_card
-from worstclass.evaluation.targets import load_card
+from worstclass.evaluation.saved import load_card
 from worstclass.metrics import compare, worst_tenth, worst_tenth_interval
 from worstclass.metrics.percentages import percent_interval
 from worstclass.report import load_results

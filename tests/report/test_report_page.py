@@ -17,7 +17,8 @@ from copied_runs import copy_run
 from tiny import tiny_run
 from worstclass.errors import UserError
 from worstclass.evaluation.outcomes import Outcomes
-from worstclass.evaluation.targets import CARD, evaluate_target, model_target, run_target
+from worstclass.evaluation.saved import CARD
+from worstclass.evaluation.targets import evaluate_target, model_target, run_target
 from worstclass.files import read_json, write_json
 from worstclass.report import group_results, load_results, write_report
 from worstclass.report.answer import answers, comparison

@@ -11,7 +11,7 @@ from worstclass.cli import main as cli
 from worstclass.config.recipe import load_config
 from worstclass.evaluation.card import measure
 from worstclass.evaluation.outcomes import ANY, Outcomes
-from worstclass.evaluation.targets import CARD, OUTCOMES, load_card
+from worstclass.evaluation.saved import CARD, OUTCOMES, load_card
 from worstclass.runs.run import open_run
 
 ROOT = Path(__file__).parents[2] / "results"

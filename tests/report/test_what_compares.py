@@ -14,7 +14,7 @@ import pytest
 
 from worstclass.errors import UserError
 from worstclass.evaluation.outcomes import Outcomes
-from worstclass.evaluation.targets import CARD, OUTCOMES
+from worstclass.evaluation.saved import CARD, OUTCOMES
 from worstclass.files import read_json, write_json
 from worstclass.report import Group, group_results, load_results
 from worstclass.report.leaderboard import leaderboard_notes, leaderboard_rows

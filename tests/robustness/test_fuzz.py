@@ -32,7 +32,8 @@ from worstclass.data.cifar import read_cifar, read_cifar_names
 from worstclass.errors import UserError
 from worstclass.evaluation.checks import load_findings
 from worstclass.evaluation.outcomes import Outcomes
-from worstclass.evaluation.targets import CARD, evaluate_target, load_card, run_target
+from worstclass.evaluation.saved import CARD, load_card
+from worstclass.evaluation.targets import evaluate_target, run_target
 from worstclass.runs.train import train_run
 from worstclass.strategies import WAT
 from worstclass.sweep import expand, read_sweep

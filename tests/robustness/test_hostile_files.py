@@ -18,7 +18,8 @@ from tiny import GREY, picture, tiny_config, write_tiny_npz
 from worstclass.config.recipe import make_config, read_recipe
 from worstclass.data import open_source
 from worstclass.data.cifar import read_cifar, read_cifar_names
-from worstclass.evaluation.targets import CARD, OUTCOMES, PROGRESS, evaluate_target, model_target, run_target
+from worstclass.evaluation.saved import CARD, OUTCOMES
+from worstclass.evaluation.targets import PROGRESS, evaluate_target, model_target, run_target
 from worstclass.inputs.names import RECIPE
 from worstclass.report import load_results
 from worstclass.runs.run import open_run

@@ -15,7 +15,8 @@ from mutate import harm_value
 from tiny import tiny_config, write_tiny_npz
 from worstclass.cli.console import say
 from worstclass.errors import UserError
-from worstclass.evaluation.targets import CARD, OUTCOMES, evaluate_target, run_target
+from worstclass.evaluation.saved import CARD, OUTCOMES
+from worstclass.evaluation.targets import evaluate_target, run_target
 from worstclass.files import write_json
 from worstclass.report import figures, load_results, write_report
 from worstclass.runs.saver import ABOUT

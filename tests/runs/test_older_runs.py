@@ -12,7 +12,8 @@ from worstclass.config.recipe import load_config, read_stored
 from worstclass.data import Images
 from worstclass.errors import UserError
 from worstclass.evaluation.run_notes import run_notes, start_notes
-from worstclass.evaluation.targets import CARD, evaluate_target, load_card, run_target
+from worstclass.evaluation.saved import CARD, load_card
+from worstclass.evaluation.targets import evaluate_target, run_target
 from worstclass.files import write_json
 from worstclass.inputs.names import RECIPE
 from worstclass.runs.finished import is_trained

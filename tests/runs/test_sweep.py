@@ -18,7 +18,8 @@ from worstclass.cli.sweep import report_line
 from worstclass.config.keys import Config
 from worstclass.config.recipe import make_config, to_toml
 from worstclass.errors import UserError
-from worstclass.evaluation.targets import CARD, evaluate_target, run_target
+from worstclass.evaluation.saved import CARD
+from worstclass.evaluation.targets import evaluate_target, run_target
 from worstclass.files import locked, read_json, write_json
 from worstclass.runs.run import open_run
 from worstclass.runs.saver import LAST

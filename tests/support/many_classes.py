@@ -9,7 +9,7 @@ import numpy as np
 from worstclass.config.recipe import make_config, to_toml
 from worstclass.evaluation.card import make_card
 from worstclass.evaluation.outcomes import Outcomes
-from worstclass.evaluation.targets import CARD, OUTCOMES
+from worstclass.evaluation.saved import CARD, OUTCOMES
 from worstclass.inputs.names import RECIPE
 from worstclass.runs.saver import ABOUT, LOG
 

@@ -11,7 +11,8 @@ from tiny import assert_same_run, tiny_config, write_tiny_npz
 from worstclass.cli import main as cli
 from worstclass.config.keys import Config
 from worstclass.config.recipe import to_toml
-from worstclass.evaluation.targets import CARD, OUTCOMES, evaluate_target, run_target
+from worstclass.evaluation.saved import CARD, OUTCOMES
+from worstclass.evaluation.targets import evaluate_target, run_target
 from worstclass.inputs.names import RECIPE
 from worstclass.runs.train import train_run
 

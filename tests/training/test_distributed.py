@@ -24,7 +24,8 @@ from tiny import assert_same_run, put_weights, tiny_config, write_tiny_npz
 from worstclass.config import methods
 from worstclass.config.recipe import make_config, to_toml
 from worstclass.evaluation.outcomes import Outcomes
-from worstclass.evaluation.targets import OUTCOMES, evaluate_target, run_target
+from worstclass.evaluation.saved import OUTCOMES
+from worstclass.evaluation.targets import evaluate_target, run_target
 from worstclass.inputs.names import RECIPE
 from worstclass.runs.run import open_run
 from worstclass.runs.saver import ABOUT, LAST, LOG

@@ -13,7 +13,8 @@ from worstclass.attacks import make_attack
 from worstclass.data import Images, open_source
 from worstclass.errors import TrainingError, UserError
 from worstclass.evaluation.evaluate import evaluate
-from worstclass.evaluation.targets import CARD, OUTCOMES, evaluate_target, model_target, run_target
+from worstclass.evaluation.saved import CARD, OUTCOMES
+from worstclass.evaluation.targets import evaluate_target, model_target, run_target
 from worstclass.models import SmallCNN
 from worstclass.runs.run import open_run
 from worstclass.runs.saver import LAST, SELECTED

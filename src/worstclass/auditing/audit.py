@@ -23,17 +23,8 @@ from worstclass.errors import UserError, choose, shown
 from worstclass.evaluation.checks import CHECKED_IMAGES, check_strength
 from worstclass.evaluation.evaluate import Notify, as_input, batch_that_fits, evaluation_mode
 from worstclass.evaluation.outcomes import NATURAL
-from worstclass.evaluation.targets import (
-    CARD,
-    Target,
-    beside,
-    check_black_box,
-    evaluate_target,
-    identity,
-    load_card,
-    load_outcomes,
-    rename_classes,
-)
+from worstclass.evaluation.saved import CARD, identity, load_card, load_outcomes
+from worstclass.evaluation.targets import Target, beside, check_black_box, evaluate_target, rename_classes
 from worstclass.execution.backend import Precision
 from worstclass.inputs.images import tensor_of
 from worstclass.inputs.names import parse_attacks

@@ -16,7 +16,7 @@ from worstclass.errors import UserError, choose, visible
 from worstclass.evaluation.card import compare_with_base
 from worstclass.evaluation.checks import Finding, load_findings, verdict
 from worstclass.evaluation.outcomes import Outcomes
-from worstclass.evaluation.targets import check_comparable, load_card, load_outcomes, save_evaluation
+from worstclass.evaluation.saved import check_comparable, load_card, load_outcomes, save_evaluation
 from worstclass.inputs.radius import same_radius, show_radius
 from worstclass.metrics.measures import Measure
 from worstclass.metrics.percentages import percent, percent_interval

@@ -13,7 +13,7 @@ import matplotlib
 from matplotlib.figure import Figure
 
 from worstclass.errors import UserError
-from worstclass.evaluation.targets import CARD, load_card
+from worstclass.evaluation.saved import CARD, load_card
 from worstclass.report.figures import STYLE, run_color
 from worstclass.report.results import STRONGEST, attack_title
 from worstclass.runs.base import BASE

@@ -101,7 +101,7 @@ def audit(
 
     from worstclass.auditing.audit import audit_target, normalised, sampled
     from worstclass.cli.watched import watched_attacks
-    from worstclass.evaluation.targets import CARD, OUTCOMES
+    from worstclass.evaluation.saved import CARD, OUTCOMES
     from worstclass.runs.devices import pick_device, pick_search
     from worstclass.runs.run import open_run
 

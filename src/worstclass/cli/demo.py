@@ -72,7 +72,8 @@ def _config(recipe: str, folder: Path) -> Config:
 def _work(recipe: str, folder: Path, device: str) -> None:
     """What a process does; what is there already is not done again."""
     from worstclass.cli.watched import evaluate_with_progress, train_with_progress
-    from worstclass.evaluation.targets import CARD, run_target
+    from worstclass.evaluation.saved import CARD
+    from worstclass.evaluation.targets import run_target
     from worstclass.runs.devices import pick_device
     from worstclass.runs.run import open_run
 

@@ -106,7 +106,8 @@ def evaluate(
         raise UserError(f"--base: there is no folder {base}.")
 
     from worstclass.cli.watched import evaluate_with_progress
-    from worstclass.evaluation.targets import CARD, OUTCOMES, run_target
+    from worstclass.evaluation.saved import CARD, OUTCOMES
+    from worstclass.evaluation.targets import run_target
     from worstclass.execution.distributed import joined
     from worstclass.runs.devices import pick_device, pick_search
     from worstclass.runs.run import open_run

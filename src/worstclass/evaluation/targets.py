@@ -1,21 +1,18 @@
 """Whom to evaluate: a run of ours, or anybody's model; from here on they are treated alike."""
 
 import json
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-import numpy as np
 import torch
 from torch import nn
 
 from worstclass.attacks import PGD, Ensemble, FirstSuccess, make_attack
-from worstclass.config.differences import compared_settings
-from worstclass.config.recipe import make_config, stored_recipe
 from worstclass.data import Images, Source, open_source
 from worstclass.errors import UserError
-from worstclass.evaluation.card import Base, make_card
+from worstclass.evaluation.card import make_card
 from worstclass.evaluation.checks import (
     CHECKED_IMAGES,
     check_attacks,
@@ -29,16 +26,24 @@ from worstclass.evaluation.checks import (
 from worstclass.evaluation.data_check import empty_note
 from worstclass.evaluation.evaluate import Notify, as_input, batch_that_fits, evaluate
 from worstclass.evaluation.outcomes import ANY, NATURAL, Outcomes, Progress
-from worstclass.evaluation.schema import CardRecord
+from worstclass.evaluation.saved import (
+    CARD,
+    OUTCOMES,
+    earlier_outcomes,
+    load_base,
+    load_card,
+    load_outcomes,
+    merge_cards,
+    other_settings,
+    same_outcomes,
+)
 from worstclass.execution.backend import Precision
 from worstclass.execution.distributed import ALONE, Team
 from worstclass.execution.versions import versions
-from worstclass.files import locked, read_json, write_json
-from worstclass.inputs.names import BLACK_BOX, RECIPE
-from worstclass.inputs.radius import same_radius, show_radius
+from worstclass.files import locked, write_json
+from worstclass.inputs.names import BLACK_BOX
 from worstclass.models import make_model
 from worstclass.models.robustbench import published
-from worstclass.records import check_record
 from worstclass.runs.run import (
     Run,
     check_classifier,
@@ -51,9 +56,8 @@ from worstclass.runs.run import (
 from worstclass.training.checkpoint import digest, load_tensors, load_weights, weights_of
 from worstclass.types import BallAttack, Norm
 
-CARD, OUTCOMES, PROGRESS = "card.json", "outcomes.npz", "progress.npz"
+PROGRESS = "progress.npz"
 PART = "progress-{}of{}.npz"  # of one process of several
-GONE_ON = {"epoch", "mix", "adjusted"}  # what changes, with the weights, in a run that goes on
 
 
 @dataclass(frozen=True)
@@ -210,7 +214,7 @@ def evaluate_target(
     out = Path(out)
     about = dict(target.about) | {"eps": target.eps, "norm": target.norm, "seed": seed}
     # A folder that holds something else, or a base that is none, is refused before anything runs.
-    known = _earlier(out, about, target.home) if team.leads else None
+    known = earlier_outcomes(out, about, target.home) if team.leads else None
     check_black_box(target.model, attack_names, str(target.about.get("model", "")))
     attacks = _attacks(target, attack_names)
     against = load_base(Path(base), about, attacks) if base else None
@@ -218,8 +222,8 @@ def evaluate_target(
         lacking = against.lacks(dict.fromkeys([*attacks, *(known.predictions if known else ())]))
         if lacking:
             on_note(f"{base} has not been evaluated under {', '.join(lacking)}: no rho there.")
-    if against is not None and on_note is not None and (unlike := _unlike(about, against.about)):
-        on_note(f"{base} differs in more than the method: {unlike}.")
+        if settings := other_settings(about, against.about):
+            on_note(f"{base} differs in more than the method: {settings}.")
     if on_note is not None:
         counts = target.images.class_counts(len(target.class_names)).tolist()
         for line in (*target.notes, *empty_note(target.class_names, counts, "")):
@@ -253,7 +257,7 @@ def evaluate_target(
         return {}
     out.mkdir(parents=True, exist_ok=True)
     with locked(out, "evaluate"):
-        earlier = _earlier(out, about, target.home)
+        earlier = earlier_outcomes(out, about, target.home)
         outcomes, progress = attack_all()
         searched = [name for name, attack in attacks.items() if isinstance(attack, PGD | FirstSuccess | Ensemble)]
         if earlier is not None:
@@ -269,7 +273,7 @@ def evaluate_target(
         if earlier is not None:
             before = load_card(out)
             findings = merge(load_findings(before), findings)
-            card = _merge_cards(before, card, [n for n in earlier.predictions if _same(earlier, outcomes, n)])
+            card = merge_cards(before, card, [n for n in earlier.predictions if same_outcomes(earlier, outcomes, n)])
         outcomes.save(out / OUTCOMES)
         card["findings"] = [finding.as_dict() for finding in findings]
         write_json(out / CARD, card)
@@ -309,99 +313,11 @@ def _attacks(target: Target, names: Sequence[str]) -> dict[str, BallAttack]:
     return {name: make_attack(name, eps=target.eps, norm=target.norm) for name in names if name != NATURAL}
 
 
-def load_base(folder: Path, about: Mapping[str, Any], attacks: Collection[str] = ()) -> Base:
-    """An evaluated vanilla run, if rho may compare with it: the same images, in the same ball, and one of the
-    `attacks`, if there are any."""
-    base = Base(folder, load_outcomes(folder), load_card(folder)["about"])
-    check_comparable(about, base.about, str(folder))
-    if attacks and base.lacks(attacks) == list(attacks):
-        raise UserError(f"the base run {folder} has not been evaluated under {', '.join(attacks)}.")
-    return base
-
-
-def _unlike(about: Mapping[str, Any], base: Mapping[str, Any]) -> str:
-    """In what the recipes of two evaluated runs differ beside method and seed."""
-    if "recipe" not in about or "recipe" not in base:
-        return ""
-    ours, theirs = (make_config(stored_recipe(each["recipe"]), "a card") for each in (about, base))
-    return compared_settings(ours, theirs)
-
-
 def rename_classes(target: Target, out: Path) -> None:
     """Write the card of an evaluation of the target anew, with the target's class names; nothing is attacked."""
     with locked(out, "evaluate"):
         before, outcomes = load_card(out), load_outcomes(out)
         attacks = _attacks(target, [name for name in outcomes.predictions if not name.endswith(ANY)])
         card = make_card(outcomes, target.class_names, attacks, about=before["about"])
-        card = _merge_cards(before, card, list(outcomes.predictions))
+        card = merge_cards(before, card, list(outcomes.predictions))
         write_json(out / CARD, before | card | {"versions": before["versions"]})
-
-
-def _same(one: Outcomes, other: Outcomes, name: str) -> bool:
-    return np.array_equal(one.predictions[name], other.predictions[name])
-
-
-def _merge_cards(before: Mapping[str, Any], card: dict[str, Any], unchanged: Sequence[str]) -> dict[str, Any]:
-    """A new card of the same weights on the same images: what was known of a column stays known. So does rho, where the
-    outcomes are `unchanged`, the old card says against which base, and the new one has none."""
-    keep_rho = "base" in before and "base" not in card
-    for name, column in card["columns"].items():
-        old = dict(before["columns"].get(name, {}))
-        if not (keep_rho and name in unchanged):
-            old.pop("against_base", None)
-        card["columns"][name] = old | column
-    return card | ({"base": before["base"]} if keep_rho else {})
-
-
-def check_comparable(about: Mapping[str, Any], other: Mapping[str, Any], name: str) -> None:
-    """Raise unless two evaluations are of the same images under the same attacks."""
-    for key, what in (("images", "on other images"), ("eps", "with another eps"), ("norm", "in another norm")):
-        if about.get(key) != other.get(key) and not (key == "eps" and same_radius(about["eps"], other["eps"])):
-            shown = {"eps": lambda each: show_radius(each["eps"]), "norm": lambda each: str(each["norm"])}.get(key)
-            values = f" ({shown(other)}, not {shown(about)})" if shown else ""
-            raise UserError(f"{name} was evaluated {what}{values} and cannot be compared.")
-
-
-def _earlier(out: Path, about: Mapping[str, Any], home: Path | None) -> Outcomes | None:
-    """The outcomes in a folder, if they are of the same target; none of a run that has gone on since; an error if they
-    are of another."""
-    if (out / RECIPE).is_file() and (home is None or not out.samefile(home)):
-        raise UserError(f"{out} holds another run; choose another --out.")
-    if not (out / CARD).is_file():
-        return None
-    known, now = identity(load_card(out)["about"]), identity(about)
-    changed = sorted(key for key in {*known, *now} if known.get(key) != now.get(key))
-    if home is not None and {*changed} & GONE_ON and {*changed} <= GONE_ON | {"weights"}:
-        return None  # the run has gone on: what the card says of it is past
-    if changed:
-        what = f"other {', '.join(changed)}; see its {CARD}"
-        raise UserError(f"{out} holds the evaluation of something else ({what}); choose another --out.")
-    return load_outcomes(out)
-
-
-def identity(about: Mapping[str, Any]) -> dict[str, Any]:
-    """What tells one evaluated target from another. Not the recipe: a card that is older than one of its keys lacks it,
-    and the weights are the same. Nor what others publish."""
-    return {key: value for key, value in about.items() if key not in ("recipe", "robustbench")}
-
-
-def save_evaluation(out: Path, card: Mapping[str, Any], outcomes: Outcomes) -> None:
-    """Write a card and its outcomes into a folder; one that holds anything else is refused."""
-    _earlier(out, card["about"], None)
-    out.mkdir(parents=True, exist_ok=True)
-    outcomes.save(out / OUTCOMES)
-    write_json(out / CARD, card)
-
-
-def load_card(folder: Path) -> dict[str, Any]:
-    """The card of an evaluated run."""
-    return check_record(CardRecord, read_json(folder / CARD), folder / CARD)
-
-
-def load_outcomes(folder: Path) -> Outcomes:
-    """The outcomes of an evaluated run."""
-    if not (folder / OUTCOMES).is_file():
-        raise UserError(f"{folder} has not been evaluated: run `worstclass evaluate {folder}` first.")
-    outcomes = Outcomes.load(folder / OUTCOMES)
-    outcomes.check_range(len(load_card(folder)["class_names"]), folder / OUTCOMES)
-    return outcomes

@@ -4,7 +4,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from worstclass.errors import UserError, choose
-from worstclass.evaluation.targets import CARD, load_card
+from worstclass.evaluation.saved import CARD, load_card
 from worstclass.export.formats import WRITERS, describe
 from worstclass.export.model_card import model_card
 from worstclass.files import write_atomic

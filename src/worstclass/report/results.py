@@ -12,8 +12,8 @@ from worstclass.config.recipe import make_config, stored_recipe
 from worstclass.errors import UserError
 from worstclass.evaluation.card import compare_with_base, measure
 from worstclass.evaluation.outcomes import ANY, Outcomes
+from worstclass.evaluation.saved import CARD, OUTCOMES, check_comparable, load_card, load_outcomes
 from worstclass.evaluation.seeds import same_but_for_the_seed
-from worstclass.evaluation.targets import CARD, OUTCOMES, check_comparable, load_card, load_outcomes
 from worstclass.inputs.names import RECIPE
 from worstclass.report.titles import distinguish
 from worstclass.runs.run import Run, open_run

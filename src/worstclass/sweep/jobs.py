@@ -13,7 +13,8 @@ from worstclass.config.recipe import make_config, stored_recipe
 from worstclass.data.sources import Notify
 from worstclass.errors import AttackError, TrainingError, UserError, what_failed
 from worstclass.evaluation.outcomes import NATURAL
-from worstclass.evaluation.targets import CARD, evaluate_target, load_card, run_target
+from worstclass.evaluation.saved import CARD, load_card
+from worstclass.evaluation.targets import evaluate_target, run_target
 from worstclass.execution.compile_cache import cache_folder
 from worstclass.inputs.names import RECIPE, runs_user_code
 from worstclass.runs.devices import as_started, pick_device, pick_engine, pick_search

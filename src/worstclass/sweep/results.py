@@ -5,8 +5,8 @@ from typing import Any
 
 import numpy as np
 
+from worstclass.evaluation.saved import load_card
 from worstclass.evaluation.seeds import seed_groups, standard_deviation
-from worstclass.evaluation.targets import load_card
 from worstclass.metrics.tail import worst_tenth
 from worstclass.sweep.jobs import Failure
 from worstclass.sweep.plan import Job, Sweep

@@ -11,7 +11,8 @@ from torch import nn
 from worstclass.data import to_float
 from worstclass.errors import UserError
 from worstclass.evaluation.outcomes import ANY, NATURAL, Outcomes
-from worstclass.evaluation.targets import check_comparable, load_card, load_outcomes, run_target
+from worstclass.evaluation.saved import check_comparable, load_card, load_outcomes
+from worstclass.evaluation.targets import run_target
 from worstclass.inputs.names import runs_user_code
 from worstclass.metrics.measures import Floats
 from worstclass.runs.run import Run

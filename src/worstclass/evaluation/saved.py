@@ -1,0 +1,109 @@
+"""Evaluations on disk: a card and the outcomes that it was made from; which of them can be compared, and added to."""
+
+from collections.abc import Collection, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from worstclass.config.differences import compared_settings
+from worstclass.config.recipe import make_config, stored_recipe
+from worstclass.errors import UserError
+from worstclass.evaluation.card import Base
+from worstclass.evaluation.outcomes import Outcomes
+from worstclass.evaluation.schema import CardRecord
+from worstclass.files import read_json, write_json
+from worstclass.inputs.names import RECIPE
+from worstclass.inputs.radius import same_radius, show_radius
+from worstclass.records import check_record
+
+CARD, OUTCOMES = "card.json", "outcomes.npz"
+GONE_ON = {"epoch", "mix", "adjusted"}  # what changes, with the weights, in a run that goes on
+
+
+def load_card(folder: Path) -> dict[str, Any]:
+    """The card of an evaluated run."""
+    return check_record(CardRecord, read_json(folder / CARD), folder / CARD)
+
+
+def load_outcomes(folder: Path) -> Outcomes:
+    """The outcomes of an evaluated run."""
+    if not (folder / OUTCOMES).is_file():
+        raise UserError(f"{folder} has not been evaluated: run `worstclass evaluate {folder}` first.")
+    outcomes = Outcomes.load(folder / OUTCOMES)
+    outcomes.check_range(len(load_card(folder)["class_names"]), folder / OUTCOMES)
+    return outcomes
+
+
+def save_evaluation(out: Path, card: Mapping[str, Any], outcomes: Outcomes) -> None:
+    """Write a card and its outcomes into a folder; one that holds anything else is refused."""
+    earlier_outcomes(out, card["about"], None)
+    out.mkdir(parents=True, exist_ok=True)
+    outcomes.save(out / OUTCOMES)
+    write_json(out / CARD, card)
+
+
+def load_base(folder: Path, about: Mapping[str, Any], attacks: Collection[str] = ()) -> Base:
+    """An evaluated vanilla run, if rho may compare with it: the same images, in the same ball, and one of the
+    `attacks`, if there are any."""
+    base = Base(folder, load_outcomes(folder), load_card(folder)["about"])
+    check_comparable(about, base.about, str(folder))
+    if attacks and base.lacks(attacks) == list(attacks):
+        raise UserError(f"the base run {folder} has not been evaluated under {', '.join(attacks)}.")
+    return base
+
+
+def check_comparable(about: Mapping[str, Any], other: Mapping[str, Any], name: str) -> None:
+    """Raise unless two evaluations are of the same images under the same attacks."""
+    for key, what in (("images", "on other images"), ("eps", "with another eps"), ("norm", "in another norm")):
+        if about.get(key) != other.get(key) and not (key == "eps" and same_radius(about["eps"], other["eps"])):
+            shown = {"eps": lambda each: show_radius(each["eps"]), "norm": lambda each: str(each["norm"])}.get(key)
+            values = f" ({shown(other)}, not {shown(about)})" if shown else ""
+            raise UserError(f"{name} was evaluated {what}{values} and cannot be compared.")
+
+
+def other_settings(about: Mapping[str, Any], base: Mapping[str, Any]) -> str:
+    """In what the recipes of two evaluated runs differ beside method and seed."""
+    if "recipe" not in about or "recipe" not in base:
+        return ""
+    ours, theirs = (make_config(stored_recipe(each["recipe"]), "a card") for each in (about, base))
+    return compared_settings(ours, theirs)
+
+
+def identity(about: Mapping[str, Any]) -> dict[str, Any]:
+    """What tells one evaluated target from another. Not the recipe: a card that is older than one of its keys lacks it,
+    and the weights are the same. Nor what others publish."""
+    return {key: value for key, value in about.items() if key not in ("recipe", "robustbench")}
+
+
+def earlier_outcomes(out: Path, about: Mapping[str, Any], home: Path | None) -> Outcomes | None:
+    """The outcomes in a folder, if they are of the same target; none of a run that has gone on since; an error if they
+    are of another."""
+    if (out / RECIPE).is_file() and (home is None or not out.samefile(home)):
+        raise UserError(f"{out} holds another run; choose another --out.")
+    if not (out / CARD).is_file():
+        return None
+    known, now = identity(load_card(out)["about"]), identity(about)
+    changed = sorted(key for key in {*known, *now} if known.get(key) != now.get(key))
+    if home is not None and {*changed} & GONE_ON and {*changed} <= GONE_ON | {"weights"}:
+        return None  # the run has gone on: what the card says of it is past
+    if changed:
+        what = f"other {', '.join(changed)}; see its {CARD}"
+        raise UserError(f"{out} holds the evaluation of something else ({what}); choose another --out.")
+    return load_outcomes(out)
+
+
+def same_outcomes(one: Outcomes, other: Outcomes, name: str) -> bool:
+    return np.array_equal(one.predictions[name], other.predictions[name])
+
+
+def merge_cards(before: Mapping[str, Any], card: dict[str, Any], unchanged: Sequence[str]) -> dict[str, Any]:
+    """A new card of the same weights on the same images: what was known of a column stays known. So does rho, where the
+    outcomes are `unchanged`, the old card says against which base, and the new one has none."""
+    keep_rho = "base" in before and "base" not in card
+    for name, column in card["columns"].items():
+        old = dict(before["columns"].get(name, {}))
+        if not (keep_rho and name in unchanged):
+            old.pop("against_base", None)
+        card["columns"][name] = old | column
+    return card | ({"base": before["base"]} if keep_rho else {})
