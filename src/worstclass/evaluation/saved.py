@@ -94,6 +94,7 @@ def earlier_outcomes(out: Path, about: Mapping[str, Any], home: Path | None) -> 
 
 
 def same_outcomes(one: Outcomes, other: Outcomes, name: str) -> bool:
+    """Whether a model predicted the same under an attack."""
     return np.array_equal(one.predictions[name], other.predictions[name])
 
 
