@@ -3,6 +3,7 @@
 import json
 import shutil
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -340,6 +341,19 @@ def test_anybodys_model(run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     theirs = evaluate_target(target, ["pgd-5"], tmp_path / "theirs")
     ours = evaluate_target(run_target(run), ["pgd-5"], tmp_path / "ours")
     assert theirs["columns"] == ours["columns"]
+
+
+@pytest.mark.parametrize("wrapper", ["module.", "_orig_mod.", "module._orig_mod.", "_orig_mod.module."])
+def test_weights_saved_from_a_wrapper(wrapper: str, run: Run, tmp_path: Path) -> None:
+    """DataParallel and torch.compile put a prefix before every name; one before some of them is another network's."""
+    own = dict(run.load_model()[0].state_dict())
+    prefixed = {f"{wrapper}{name}": tensor for name, tensor in own.items()}
+    save_file(prefixed, tmp_path / "wrapped.safetensors")
+    save_file({**own, wrapper + "more": torch.zeros(1)}, tmp_path / "other.safetensors")
+    take = partial(model_target, "small-cnn", data=run.config.data, eps=0.05)
+    assert take(weights=tmp_path / "wrapped.safetensors").about["weights"] == run_target(run).about["weights"]
+    with pytest.raises(UserError, match="another architecture"):
+        take(weights=tmp_path / "other.safetensors")
 
 
 def test_any_attack_with_a_ball_can_be_evaluated(run: Run) -> None:

@@ -53,7 +53,7 @@ from worstclass.runs.run import (
     training_images,
     valid_images,
 )
-from worstclass.training.checkpoint import digest, load_tensors, load_weights, weights_of
+from worstclass.training.checkpoint import digest, load_tensors, load_weights, unwrapped, weights_of
 from worstclass.types import BallAttack, Norm
 
 PROGRESS = "progress.npz"
@@ -160,7 +160,7 @@ def model_target(
     if weights is None:
         tensors = weights_of(model)
     else:
-        tensors, _ = load_tensors(Path(weights), ours=False)
+        tensors = unwrapped(load_tensors(Path(weights), ours=False)[0], model)
         load_weights(model, tensors, Path(weights))
     about = {"model": name, "data": data, "part": "test", "images": fingerprint(images), "weights": digest(tensors)}
     about |= beside(name) | {key: value for key, value in reading.items() if value is not None}

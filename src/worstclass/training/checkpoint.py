@@ -18,6 +18,7 @@ from worstclass.training.state import State, as_given, as_tensors
 from worstclass.types import Stateful
 
 SELECTED_PART = "selected"  # the weights of the selected epoch, beside the parts of the state
+WRAPPERS = ("module.", "_orig_mod.")  # what DataParallel and torch.compile put before every name
 HEADER = "worstclass"  # one key only: the header then has one order, and equal states give equal bytes
 
 
@@ -137,6 +138,15 @@ def load_part(part: Stateful, tensors: dict[str, Tensor]) -> bool:
         return False
     part.load_state_dict(as_given(tensors, given))
     return True
+
+
+def unwrapped(weights: dict[str, Tensor], model: torch.nn.Module) -> dict[str, Tensor]:
+    """Weights that were saved from a wrapper around the model, by the names that they have in the model itself."""
+    own = model.state_dict()
+    for prefix in WRAPPERS * 2:  # one may be around the other
+        if weights and all(name.startswith(prefix) and name not in own for name in weights):
+            weights = {name.removeprefix(prefix): tensor for name, tensor in weights.items()}
+    return weights
 
 
 def load_weights(model: torch.nn.Module, weights: dict[str, Tensor], path: Path) -> None:
