@@ -158,10 +158,9 @@ def shift_note(class_names: Sequence[str], shift: Sequence[float]) -> list[str]:
         return []
     k = max(unlike, key=shift.__getitem__)
     which = f"'{class_names[k]}'" if len(unlike) == 1 else f"{len(unlike)} classes, '{class_names[k]}' above all,"
+    reason = "the last images of a class are held out"
     advice = "shuffle images that have an order, but keep those of one scene together"
-    return [
-        f"validation images of {which} are unlike the training images: the last images of a class are held out; {advice}."
-    ]
+    return [f"validation images of {which} are unlike the training images: {reason}; {advice}."]
 
 
 def mirror_note(class_names: Sequence[str], pairs: Sequence[Sequence[int]]) -> list[str]:
