@@ -40,9 +40,9 @@ lr = 0.1
 lr_milestones = [0.75, 0.9]
 weight_decay = 5e-4
 crop_padding = 4
-eps = "4/255"
+eps = "2/255"
 attack_steps = 3
-attack_step_size = "1.6/255"
+attack_step_size = "0.8/255"
 select = "worst"
 seed = 1
 """
