@@ -88,7 +88,7 @@ class Objective(Protocol):
         """The images to train on, made from x."""
 
     def losses(self, model: Classifier, x: Tensor, x_adv: Tensor, y: Tensor) -> Losses:
-        """Per-sample losses on the clean images and on those of `perturb`."""
+        """Per-sample losses on the clean images and on those of `perturb`; y (B,), or (B, K): probabilities."""
 
 
 @dataclass(frozen=True)

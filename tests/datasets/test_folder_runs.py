@@ -13,7 +13,8 @@ from tiny import tiny_config
 from worstclass.auditing.audit import audit
 from worstclass.auditing.data import read_data
 from worstclass.cli import main as cli
-from worstclass.config.keys import Config, differing_keys
+from worstclass.config.differences import differing_keys
+from worstclass.config.keys import Config
 from worstclass.config.recipe import load_config, make_config, merge, read_recipe, to_toml
 from worstclass.data import open_source
 from worstclass.errors import UserError

@@ -8,7 +8,8 @@ import torch
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from worstclass.config.keys import DEFAULTS, Config, Select, differing_keys
+from worstclass.config.differences import differing_keys
+from worstclass.config.keys import DEFAULTS, Config, Select
 from worstclass.config.owners import is_used
 from worstclass.config.recipe import make_config, parse_settings, read_recipe, to_toml
 from worstclass.errors import UserError

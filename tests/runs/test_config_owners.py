@@ -6,7 +6,8 @@ from typing import Any
 
 import pytest
 
-from worstclass.config.keys import DEFAULTS, Config, differing_keys
+from worstclass.config.differences import differing_keys
+from worstclass.config.keys import DEFAULTS, Config
 from worstclass.config.methods import METHOD_KEYS, Method
 from worstclass.config.methods import METHODS as REGISTERED
 from worstclass.config.owners import OWNERS, is_used, owners_of

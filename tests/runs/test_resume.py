@@ -114,7 +114,7 @@ CHANGING: dict[str, Any] = {  # what is another one from step to step, or from e
     "attack_milestones": [0.5, 0.75],
 }
 PARTS: dict[str, dict[str, Any]] = {
-    "ema": CHANGING | {"average": "ema", "ema_decay": 0.9},
+    "ema": CHANGING | {"average": "ema", "ema_decay": 0.9, "adr_share": [0.7, 0.9]},
     "fawa": CHANGING | {"average": "fawa", "fawa_threshold": 0.0, "optimizer": "sgd", "nesterov": True},
     "gate shut": {"average": "fawa", "fawa_threshold": 1.0, "schedule": "cosine"},
     "everything": CHANGING | {"method": "everything", "average": "ema", "label_smoothing": 0.1},

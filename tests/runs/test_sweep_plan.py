@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from sweeps import working_in
 from worstclass.cli import main as cli
-from worstclass.config.keys import differing_keys
+from worstclass.config.differences import differing_keys
 from worstclass.config.methods import METHODS
 from worstclass.config.recipe import load_config, make_config, to_toml
 from worstclass.errors import UserError

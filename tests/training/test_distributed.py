@@ -60,6 +60,7 @@ PARTS: dict[str, dict[str, Any]] = {
     },
     "everything": {
         "average": "ema",
+        "adr_share": [0.7, 0.9],
         "awp_gamma": 0.02,
         "nesterov": True,
         "clip_grad_norm": 2.0,

@@ -70,6 +70,7 @@ PARTS: dict[str, dict[str, Any]] = {
     "ema and awp": {"average": "ema", "ema_decay": 0.9, "awp_gamma": 0.02, "awp_warmup": 1},
     "everything": {
         "average": "ema",
+        "adr_share": [0.7, 0.9],
         "awp_gamma": 0.02,
         "nesterov": True,
         "clip_grad_norm": 2.0,

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from tiny import tiny_config, write_tiny_npz
-from worstclass.config.keys import differing_keys
+from worstclass.config.differences import differing_keys
 from worstclass.runs.run import open_run
 from worstclass.runs.selection import selection_score
 from worstclass.runs.train import train_run

@@ -8,6 +8,7 @@ from pydantic import BaseModel, BeforeValidator, Field, ValidationError
 from worstclass.errors import UserError, shown, unknown
 
 Model = TypeVar("Model", bound=BaseModel)
+Item = TypeVar("Item")
 
 
 def parse_number(value: object) -> object:
@@ -42,6 +43,8 @@ Number = Annotated[float, BeforeValidator(parse_number), Field(allow_inf_nan=Fal
 Positive = Annotated[Number, Field(gt=0)]
 NotNegative = Annotated[Number, Field(ge=0)]
 Share = Annotated[Number, Field(gt=0, lt=1)]
+Fraction = Annotated[Number, Field(ge=0, le=1)]
+Pair = Annotated[tuple[Item, Item], BeforeValidator(refuse_single)]
 
 
 def validate(kind: type[Model], values: Mapping[str, Any], where: str = "") -> Model:

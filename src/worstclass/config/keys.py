@@ -14,8 +14,10 @@ from pydantic import (
 )
 
 from worstclass.config.fields import (
+    Fraction,
     NotNegative,
     Number,
+    Pair,
     Positive,
     Share,
     Whole,
@@ -80,7 +82,7 @@ class Config(BaseModel):
     )
     ema_decay: Share = Field(0.999, description="decay of the moving average per step")
     fawa_decay: Share = Field(0.85, description="decay of the moving average per epoch")
-    fawa_threshold: Annotated[Number, Field(ge=0, le=1)] = Field(
+    fawa_threshold: Fraction = Field(
         0.2, description="an epoch counts if its worst class has at least this validation accuracy under attack"
     )
     recalibrate: bool = Field(
@@ -91,6 +93,10 @@ class Config(BaseModel):
     )
     awp_warmup: Whole = Field(0, ge=0, description="epochs without weight perturbation")
     awp_every: Whole = Field(1, ge=1, description="perturb weights every n steps")
+    adr_share: Pair[Fraction] | None = Field(
+        None, description="self-distillation: first and last share of the average's predictions in the labels"
+    )
+    adr_temperature: Pair[Positive] = Field((2.5, 2.0), description="first and last temperature of those predictions")
     init: str | None = Field(None, description="run whose selected weights training starts from")
     crop_padding: Whole = Field(
         4, ge=0, le=1024, description="zero padding before the random crop, in pixels; 0: no crop"
@@ -319,6 +325,7 @@ class Config(BaseModel):
         parts = [method.title + method.detail(self) + (", with base" if better else "")]
         parts += [self.average.upper()] if self.average != "none" else []
         parts += ["AWP"] if self.awp_gamma else []
+        parts += ["ADR"] if self.adr_share else []
         return " + ".join(parts + ([] if self.adjust_budget is None else ["adjusted"]))
 
     def make_plan(self) -> "Plan":
@@ -326,6 +333,7 @@ class Config(BaseModel):
         from worstclass.attacks import validation_cw, validation_pgd
         from worstclass.data import Augment
         from worstclass.training import (
+            ADR,
             EMA,
             FAWA,
             SGD,
@@ -358,6 +366,7 @@ class Config(BaseModel):
             average=averages[self.average],
             recalibrate=self.recalibrate,
             awp=AWPRule(self.awp_gamma, self.awp_warmup, self.awp_every) if self.awp_gamma else None,
+            adr=ADR(self.adr_share, self.adr_temperature) if self.adr_share else None,
             radius_warmup=self.radius_warmup,
             attack_steps=AttackSteps(steps, sizes, self.attack_milestones) if self.early_attack_steps else None,
             valid_every=self.valid_every,
@@ -374,17 +383,3 @@ def can_have_base(values: Mapping[str, Any]) -> bool:
     """Whether there are class weights to do without, and epochs to do it in; values may not be validated yet."""
     method, epochs = (values.get(key, DEFAULTS[key]) for key in ("method", "epochs"))
     return method not in get_args(ObjectiveName) and not (isinstance(epochs, int) and epochs < 2)
-
-
-def differing_keys(*configs: Config) -> list[str]:
-    """The keys in which configurations differ that use them: WAT and TRADES differ in the method, and not in eta.
-
-    What is open until a run begins (`for_classes`, `from_epoch`) does not differ from what it can become.
-    """
-    used = [(config, config.used_keys) for config in configs]
-    values = {key: {getattr(config, key) for config, keys in used if key in keys} for key in Config.model_fields}
-    if "worst" in values["select"]:
-        values["select"] -= {*WORST}
-    for key in STARTS:
-        values[key].discard(None)
-    return [key for key, found in values.items() if len(found) > 1]

@@ -29,6 +29,8 @@ OWNERS: dict[str, tuple[str, tuple[str, ...]]] = {
     "recalibrate": ("average", ("ema", "fawa")),
     "awp_warmup": ("awp_gamma", ()),
     "awp_every": ("awp_gamma", ()),
+    "adr_share": ("average", ("ema",)),
+    "adr_temperature": ("adr_share", ()),
     "budget": ("base_start", ()),
     "ship": ("base_start", ()),
     "radius_warmup": _ATTACKED,

@@ -15,7 +15,8 @@ from numpy.typing import ArrayLike, NDArray
 from scipy import stats as scipy_stats
 
 from worstclass import metrics
-from worstclass.config.keys import Config, differing_keys
+from worstclass.config.differences import differing_keys
+from worstclass.config.keys import Config
 from worstclass.errors import UserError
 from worstclass.metrics.measures import DRAWS, Floats, Measure
 

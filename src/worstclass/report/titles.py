@@ -3,8 +3,8 @@
 from collections.abc import Sequence
 from pathlib import Path
 
-from worstclass.config.differences import plain
-from worstclass.config.keys import Config, differing_keys
+from worstclass.config.differences import differing_keys, plain
+from worstclass.config.keys import Config
 
 LONGEST_SETTINGS = 60  # characters of a title
 

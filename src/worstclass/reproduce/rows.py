@@ -4,7 +4,8 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from worstclass.config.keys import Config, differing_keys
+from worstclass.config.differences import differing_keys
+from worstclass.config.keys import Config
 from worstclass.config.recipe import make_config, read_recipe, recipe_names
 from worstclass.errors import UserError
 from worstclass.report.results import Result, load_results

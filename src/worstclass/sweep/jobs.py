@@ -8,7 +8,8 @@ from pathlib import Path
 import torch
 
 from worstclass.attacks import make_attack
-from worstclass.config.keys import Config, differing_keys
+from worstclass.config.differences import differing_keys
+from worstclass.config.keys import Config
 from worstclass.config.recipe import make_config, stored_recipe
 from worstclass.data.sources import Notify
 from worstclass.errors import AttackError, TrainingError, UserError, what_failed

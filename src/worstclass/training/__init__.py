@@ -2,6 +2,7 @@
 
 from worstclass.training.averaging import EMA, FAWA
 from worstclass.training.awp import AWPRule
+from worstclass.training.distillation import ADR
 from worstclass.training.engine import Engine
 from worstclass.training.loop import EpochRecord, fit, validate
 from worstclass.training.optimizers import SGD, AdamW
@@ -9,6 +10,7 @@ from worstclass.training.schedules import AttackSteps, Cosine, OneCycle, Piecewi
 from worstclass.training.state import Plan, State, new_state
 
 __all__ = [
+    "ADR",
     "EMA",
     "FAWA",
     "SGD",

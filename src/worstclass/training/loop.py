@@ -200,6 +200,8 @@ def _run_epoch(
             state.optimizer.set_lr(plan.lr * plan.schedule(at))
             if step.radius is not None:
                 step.radius.fill_(ramp(at, plan.radius_warmup))
+            if step.soft_labels is not None and plan.adr is not None:
+                step.soft_labels.set(*plan.adr.at(at))
             take(index)
             if number % HEALTH_INTERVAL == 0 or number == steps:
                 complaint = step.health.complaint(step.team)

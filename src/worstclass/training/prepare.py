@@ -16,6 +16,7 @@ from worstclass.inputs.images import check_labels
 from worstclass.stats import COLUMNS, ClassStats
 from worstclass.training.awp import AWP
 from worstclass.training.data_parallel import share
+from worstclass.training.distillation import SoftLabels
 from worstclass.training.engine import Engine
 from worstclass.training.health import Health
 from worstclass.training.schedules import Progress
@@ -164,6 +165,7 @@ def _prepare(
         radius=torch.ones((), device=device) if plan.radius_warmup else None,
         sampler=None if weights.sampling is None else ClassSampler(train.y, weights.sampling),
         average=state.average,
+        soft_labels=SoftLabels(state.average.model) if plan.adr and state.average else None,
         team=team,
     )
     valid_step = ValidStep(

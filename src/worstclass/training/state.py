@@ -13,6 +13,7 @@ from worstclass.errors import UserError
 from worstclass.stats import ClassStats
 from worstclass.training.averaging import Average, AverageRule
 from worstclass.training.awp import AWPRule
+from worstclass.training.distillation import ADR
 from worstclass.training.optimizers import SGD, Optimizer, OptimizerRule
 from worstclass.training.schedules import AttackSteps, Piecewise, Progress, Schedule
 from worstclass.types import Classifier, ClassStrategy, Stateful
@@ -25,10 +26,10 @@ class Plan:
     """How long, how fast and by which means to train.
 
     `schedule` gives the factor on `lr` at any point of the run. `average` is what is shipped in the place of the
-    raw weights; `recalibrate` measures its BatchNorm statistics anew after each epoch. `radius_warmup` epochs bring
-    the attack radius up in a straight line from zero; `attack_steps` changes the number of its steps on the way.
-    Gradients of a norm above `clip_grad_norm` are scaled down to it. After the first epoch, every `valid_every` and
-    the last one there is a validation; in between strategies are given its last table.
+    raw weights; `recalibrate` measures its BatchNorm statistics anew after each epoch; with `adr` it softens the
+    labels. `radius_warmup` epochs bring the attack radius up in a straight line from zero; `attack_steps` changes the
+    number of its steps on the way. Gradients of a norm above `clip_grad_norm` are scaled down to it. After the first
+    epoch, every `valid_every` and the last one there is a validation; in between strategies are given its last table.
     """
 
     epochs: int
@@ -41,11 +42,16 @@ class Plan:
     average: AverageRule | None = None
     recalibrate: bool = True
     awp: AWPRule | None = None
+    adr: ADR | None = None
     radius_warmup: float = 0.0
     attack_steps: AttackSteps | None = None
     valid_every: int = 1
     augment: Augment = field(default_factory=Augment)
     seed: int = 1
+
+    def __post_init__(self) -> None:
+        if self.adr is not None and self.average is None:
+            raise UserError("adr needs an average of the weights, whose predictions soften the labels.")
 
     def at(self, epoch: int, share: float = 0.0) -> Progress:
         """A point of the run: a 1-based epoch, of which a share is done."""

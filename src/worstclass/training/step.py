@@ -18,6 +18,7 @@ from worstclass.stats import ClassStats
 from worstclass.training.averaging import Average
 from worstclass.training.awp import AWP
 from worstclass.training.data_parallel import sum_gradients
+from worstclass.training.distillation import SoftLabels
 from worstclass.training.health import Health
 from worstclass.training.optimizers import Optimizer
 from worstclass.types import Classifier, ClassStrategy, Losses, Objective
@@ -49,12 +50,13 @@ class TrainStep:
     sampler: ClassSampler | None = None
     awp: AWP | None = None
     average: Average | None = None
+    soft_labels: SoftLabels | None = None
     team: Team = ALONE
 
     def __call__(self, index: Tensor) -> None:
         x, y, batch = self.draw(index)
         x_adv = self.perturb(x, y, len(batch))
-        losses, loss = self.descend(x, x_adv, y, batch)
+        losses, loss = self.descend(x, x_adv, y, self.soften(x, y), batch)
         self.follow(losses, loss, y)
 
     def draw(self, index: Tensor) -> tuple[Tensor, Tensor, Tensor]:
@@ -77,25 +79,32 @@ class TrainStep:
             self.model.eval()
             return self.objective.perturb(self.attacked(), x, y, radius_scale=scale, generator=source, **aim)
 
-    def descend(self, x: Tensor, x_adv: Tensor, y: Tensor, batch: Tensor) -> tuple[Losses, Tensor]:
+    def soften(self, x: Tensor, y: Tensor) -> Tensor:
+        """The labels that the losses see: their own (B,), or with self-distillation probabilities (B, K)."""
+        if self.soft_labels is None:
+            return y
+        with torch.no_grad(), self.context(x.device), values_known():
+            return self.soft_labels(x, y)
+
+    def descend(self, x: Tensor, x_adv: Tensor, y: Tensor, labels: Tensor, batch: Tensor) -> tuple[Losses, Tensor]:
         """Losses, their reduction and its gradient, and a step of the optimizer; with AWP, from perturbed weights."""
         if self.awp is None:
-            losses, loss = self.backward(x, x_adv, y, batch)
+            losses, loss = self.backward(x, x_adv, y, labels, batch)
             self.optimizer.step()
             return losses, loss
         self.awp.save()
-        self.backward(x, x_adv, y, batch)
+        self.backward(x, x_adv, y, labels, batch)
         moved = self.awp.ascend()
-        losses, loss = self.backward(x, x_adv, y, batch)
+        losses, loss = self.backward(x, x_adv, y, labels, batch)
         self.optimizer.step()
         self.awp.take_back(moved)
         return losses, loss
 
-    def backward(self, x: Tensor, x_adv: Tensor, y: Tensor, batch: Tensor) -> tuple[Losses, Tensor]:
+    def backward(self, x: Tensor, x_adv: Tensor, y: Tensor, labels: Tensor, batch: Tensor) -> tuple[Losses, Tensor]:
         """The losses of the batch, reduced by the strategy, and the gradients of the whole batch."""
         with self.context(x.device), values_known():
             self.model.train()
-            losses = self.losses(x, x_adv, y)
+            losses = self.losses(x, x_adv, labels)
         reduce = getattr(self.strategy, "reduce", None)
         loss: Tensor = reduce(losses, y, batch, self.team) if reduce else self.strategy.weights.reduce(losses, y, batch)
         self.optimizer.zero_grad()
