@@ -35,6 +35,7 @@ from worstclass.cli import main as cli
 from worstclass.data import Images, to_float
 from worstclass.errors import UserError
 from worstclass.evaluation.checks import (
+    DRAWS,
     Finding,
     Transfer,
     check_attacks,
@@ -78,7 +79,7 @@ def test_a_sound_model_passes_and_is_left_alone(run: Run) -> None:
     ("wrapper", "expected"),
     [
         (Probabilities, {"logits"}),
-        (Random, {"deterministic", "one-by-one"}),
+        (Random, {"deterministic"}),  # in another batch it would be the draws that differ
         (Discrete, {"gradients"}),
         (Detached, {"gradients"}),
         (Steep, {"gradients"}),
@@ -90,6 +91,28 @@ def test_a_sound_model_passes_and_is_left_alone(run: Run) -> None:
 def test_each_fault_is_found_and_named(wrapper: type[Wrapped], expected: set[str], run: Run) -> None:
     target = run_target(run)
     assert failed(wrapper(target.model), target.images) == expected
+
+
+def test_a_random_model_is_told_what_chance_alone_breaks(run: Run) -> None:
+    """How many images are right in a draw, and how many in each: counted from what the model said."""
+    target = run_target(run)
+    said: list[Tensor] = []
+
+    class Coin(Wrapped):
+        """Wrong by chance about every fifth image."""
+
+        def forward(self, x: Tensor) -> Tensor:
+            logits = self.logits(x)
+            logits = torch.where(torch.rand(len(x), 1) < 0.2, -logits, logits)
+            said.append(logits.argmax(1))
+            return logits
+
+    found = {each.name: each for each in check_model(Coin(target.model), to_float(target.images.x), target.images.y)}
+    draws = torch.stack(said[1 : 1 + DRAWS]) == target.images.y
+    once, always = draws.double().mean(), draws.all(0).double().mean()
+    assert f"{100 * once:.1f}% of {len(target.images)} images are right in one draw" in found["deterministic"].seen
+    assert f"{100 * always:.1f}% in each of 20" in found["deterministic"].seen
+    assert "one-by-one" not in found
 
 
 def test_inputs_outside_the_range_are_found(run: Run) -> None:

@@ -104,7 +104,7 @@ def test_a_sound_model_passes_without_a_word(model: SmallCNN, images: Images) ->
         (LogProbabilities, "logits", "outputs are log-probabilities", False),
         (Detached, "gradients", "no gradient leads from the logits to the images", True),
         (Discrete, "gradients", "no gradient leads", True),
-        (Random, "deterministic", "use autoattack-rand", False),
+        (Random, "deterministic", "autoattack-rand averages gradients", False),
         (Mixing, "one-by-one", "depend on the others in its batch", False),
         (lambda model: Constant(), "accuracy", "clean accuracy is 33.3%", True),
     ],
@@ -116,6 +116,25 @@ def test_each_line_of_the_preflight(
     assert text in found[name][0]
     assert found[name][1] is error
     assert "\n" not in found[name][0]
+
+
+@pytest.mark.parametrize("order", [(1, 0, 2), (1, 2, 0), (0, 1, 2)])
+def test_classes_in_another_order(order: tuple[int, int, int], model: SmallCNN, images: Images) -> None:
+    """A renaming of the outputs that makes many more images right is told, and how to rename them."""
+
+    class Reordered(Wrapped):
+        def forward(self, x: Tensor) -> Tensor:
+            return self.logits(x)[:, list(order)]
+
+    found = lines(Reordered(model), images)
+    if order == (0, 1, 2):
+        assert "order" not in found
+        return
+    text, error = found["order"]
+    assert not error
+    assert all(f"{k} to {name}" in text for k, name in enumerate(order) if k != name)
+    renamed = float((model(to_float(images.x)).argmax(1) == images.y)[1::2].double().mean())
+    assert f"and {100 * renamed:.1f}% if outputs are renamed" in text
 
 
 def test_black_box_attacks_need_no_gradients(model: SmallCNN, images: Images) -> None:

@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
+from scipy.optimize import linear_sum_assignment
 from scipy.stats import binomtest
 from torch import Tensor, nn
 
@@ -24,6 +25,7 @@ from worstclass.types import Classifier, Norm
 DARK = 0.02  # images whose brightest pixel is below were divided by 255 twice
 LOG_PROBABILITY = 1e-4
 REPEATED = 0.01  # a few copies, as public data have them, change no interval
+REORDERED = 0.1  # of the images right by another order of the classes: fewer are two classes that look alike
 LARGE_LINF = 0.5
 SMALL_L2 = 0.1  # 0.5 is customary for 32x32 images
 OF_THE_MODEL = ("deterministic", "one-by-one", "no-inner-gradients", "evaluation-mode")  # findings to warn of
@@ -94,9 +96,10 @@ def preflight(
     lines = [
         *_outputs(logits, findings["logits"]),
         *_accuracy(logits, y, num_classes),
+        *_order(logits, y, num_classes),
         *_normalisation(model, x, y, logits),
         *_slope(model, x, y, findings["gradients"], black_box=black_box),
-        *(Line(name, _told(findings[name])) for name in OF_THE_MODEL if not findings[name].passed),
+        *(Line(name, _told(findings[name])) for name in OF_THE_MODEL if name in findings and not findings[name].passed),
         *_images(some, images, num_classes),
     ]
     if norm == "linf" and eps >= LARGE_LINF:
@@ -133,6 +136,27 @@ def _accuracy(logits: Tensor, y: Tensor, num_classes: int) -> list[Line]:
     if binomtest(right, len(y), 1 / num_classes, alternative="greater").pvalue > UNLIKELY:
         return [Line("accuracy", f"{seen}: on {len(y)} images it is not clearly above chance.")]
     return []
+
+
+def _order(logits: Tensor, y: Tensor, num_classes: int) -> list[Line]:
+    """Whether the model's classes are those of the data in another order: a renaming of its predictions that suits
+    every other image is tried on the rest."""
+    predicted = logits.argmax(1)
+    table = torch.zeros(num_classes, num_classes, dtype=torch.int64)
+    table.index_put_((y[::2].cpu(), predicted[::2].cpu()), torch.tensor(1), accumulate=True)
+    labels, outputs = linear_sum_assignment(-(table + torch.eye(num_classes) / 2).numpy())  # of equals, as they are
+    names = torch.empty(num_classes, dtype=torch.int64)
+    names[torch.from_numpy(outputs)] = torch.from_numpy(labels)
+    right, renamed = predicted[1::2] == y[1::2], names.to(y.device)[predicted[1::2]] == y[1::2]
+    gained, lost = int((renamed & ~right).sum()), int((right & ~renamed).sum())
+    if gained - lost < REORDERED * len(right):
+        return []
+    if binomtest(gained, gained + lost, alternative="greater").pvalue >= UNLIKELY:
+        return []
+    moved = [f"{k} to {int(name)}" for k, name in enumerate(names) if k != int(name)]
+    before, after = (percent(float(each.double().mean())) for each in (right, renamed))
+    text = f"clean accuracy is {before}%, and {after}% if outputs are renamed ({', '.join(moved[:3])}"
+    return [Line("order", f"{text}{', ...' if len(moved) > 3 else ''}): are the model's classes in the data's order?")]
 
 
 def _normalisation(model: Classifier, x: Tensor, y: Tensor, logits: Tensor) -> list[Line]:
