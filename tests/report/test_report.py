@@ -17,7 +17,7 @@ from matplotlib.text import Annotation
 from rich.console import Console
 
 import worstclass as wc
-from copied_runs import copy_run
+from copied_runs import copy_run, set_recipe
 from tiny import SEED, tiny_config
 from worstclass.attacks import PGD
 from worstclass.cli.console import print_table
@@ -98,7 +98,7 @@ def test_runs_of_one_method_are_told_apart_by_their_recipes(folders: list[Path],
         shutil.copytree(folders[0], tmp_path / name)
         lines = [line for line in recipe.splitlines() if line.split(" =")[0] not in changes]
         lines += [f"{key} = {value}" for key, value in changes.items()]
-        (tmp_path / name / "recipe.toml").write_text("\n".join(lines))
+        set_recipe(tmp_path / name, "\n".join(lines))
     first, second, third = folders[0], tmp_path / "second", tmp_path / "third"
     apart = load_results([first, folders[1], second])
     assert [result.title for result in apart] == [f"TRADES, seed {SEED}", "WAT", f"TRADES, seed {SEED + 1}"]
@@ -113,7 +113,7 @@ def test_runs_of_one_method_are_told_apart_by_their_recipes(folders: list[Path],
     fourth = tmp_path / "fourth"
     shutil.copytree(folders[1], fourth)
     recipe = (fourth / "recipe.toml").read_text()
-    (fourth / "recipe.toml").write_text(recipe + 'objective = "trades"\n')
+    set_recipe(fourth, recipe + 'objective = "trades"\n')
     apart = load_results([folders[1], fourth])
     assert [result.title for result in apart] == ["WAT, objective default", "WAT, objective trades"]
 
@@ -125,7 +125,7 @@ def test_a_title_has_no_key_that_its_run_does_not_use(folders: list[Path], tmp_p
     others["madry"] = recipe.replace("beta = 6.0\n", 'objective = "pgd-at"\n')
     for name, text in others.items():
         shutil.copytree(folders[1], tmp_path / name)
-        (tmp_path / name / "recipe.toml").write_text(text)
+        set_recipe(tmp_path / name, text)
     titles = [result.title for result in load_results([folders[1], *(tmp_path / name for name in others)])]
     assert titles == ["WAT, objective default, beta 6", "WAT, objective default, beta 3", "WAT, objective pgd-at"]
 

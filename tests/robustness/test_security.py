@@ -11,13 +11,13 @@ import pytest
 import torch
 from safetensors.torch import save_file
 
+from copied_runs import set_recipe
 from tiny import tiny_config, write_tiny_npz
 from worstclass.config.recipe import MAX_RECIPE, make_config, to_toml
 from worstclass.data.pictures import FORMATS, MAX_PIXELS
 from worstclass.errors import UserError
 from worstclass.evaluation.targets import evaluate_target, model_target, run_target
 from worstclass.files import MAX_RATIO, MAX_TEXT, SMALL_ARCHIVE
-from worstclass.inputs.names import RECIPE
 from worstclass.report import load_results, write_report
 from worstclass.runs.run import open_run
 from worstclass.runs.saver import MAX_LOG, SELECTED
@@ -144,7 +144,7 @@ def test_a_recipe_does_not_start_code_by_itself(name: str, marked: Path, data: P
     with pytest.raises(UserError, match="--allow-code"):
         train_run(evil, tmp_path / "new")
     assert not (tmp_path / "new").exists()
-    (run.folder / RECIPE).write_text(to_toml(evil))
+    set_recipe(run.folder, to_toml(evil))
     forged = open_run(run.folder)
     with pytest.raises(UserError, match="--allow-code"):
         train_run(forged.config, run.folder, resume=True)
@@ -187,8 +187,8 @@ def test_the_command_refuses_in_one_line(words: list[str], data: Path, tmp_path:
     """In a process of its own."""
     run = train_run(tiny_config(data, epochs=1), tmp_path / "run")
     evil = to_toml(make_config(run.config.recipe() | {"model": "os:system"}))
-    for path in (tmp_path / "evil.toml", run.folder / RECIPE):
-        path.write_text(evil)
+    (tmp_path / "evil.toml").write_text(evil)
+    set_recipe(run.folder, evil)
     command = [sys.executable, "-m", "worstclass", *words]
     done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=120, check=False)
     assert done.returncode == 2

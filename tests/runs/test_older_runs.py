@@ -1,6 +1,5 @@
 """Runs that are older than a key of their recipe stay what they were."""
 
-import hashlib
 import json
 from pathlib import Path
 
@@ -16,6 +15,7 @@ from worstclass.evaluation.saved import CARD, load_card
 from worstclass.evaluation.targets import evaluate_target, run_target
 from worstclass.files import write_json
 from worstclass.inputs.names import RECIPE
+from worstclass.runs.adjust import adjust_run
 from worstclass.runs.finished import is_trained
 from worstclass.runs.run import Run, open_run
 from worstclass.runs.saver import ABOUT, read_about
@@ -59,20 +59,23 @@ def test_it_is_resumed_as_it_was(old: Run) -> None:
     assert open_run(old.folder).about["valid_images"] == 12
 
 
-@pytest.mark.parametrize("changes", [("epochs = 1\n", "epochs = 2\n"), ("beta = 6.0\n", "beta = 5.0\n")])
-def test_a_recipe_that_was_edited_is_not_resumed(old: Run, changes: tuple[str, str]) -> None:
-    """Its epochs so far are of another recipe; put back, it goes on."""
-    recipe = old.folder / RECIPE
+def test_a_recipe_that_was_edited_is_refused(tmp_path: Path) -> None:
+    """By whatever opens a run: its epochs, and its numbers, are of another. Put back, it can be opened."""
+    data = write_tiny_npz(tmp_path / "tiny.npz")
+    run = train_run(tiny_config(data, epochs=2, base_start=0.5), tmp_path / "run")
+    recipe = run.folder / RECIPE
     text = recipe.read_text()
-    about = read_about(old.folder) | {"recipe_digest": hashlib.sha256(text.encode()).hexdigest()}
-    write_json(old.folder / ABOUT, about)
-    assert changes[0] in text
-    recipe.write_text(text.replace(*changes))
-    with pytest.raises(UserError, match="was changed since the run began"):
-        train_run(open_run(old.folder).config, old.folder, resume=True)
-    assert (old.folder / RECIPE).read_text() == text.replace(*changes)
+    adjust_run(run, tmp_path / "adjusted")  # a recipe of its own
+    assert open_run(tmp_path / "adjusted").config.adjust_budget is not None
+    for old, new in (("eps = 0.05", "eps = 0.001"), ("epochs = 2", "epochs = 3")):
+        assert old in text
+        recipe.write_text(text.replace(old, new))
+        with pytest.raises(UserError, match="was changed since the run began"):
+            open_run(run.folder)
+        with pytest.raises(UserError, match="was changed since the run began"):
+            train_run(run.config, run.folder, resume=True)  # that it is done already hides nothing
     recipe.write_text(text)
-    assert len(train_run(open_run(old.folder).config, old.folder, resume=True).log) == 1
+    assert len(train_run(open_run(run.folder).config, run.folder, resume=True).log) == 2
 
 
 def test_another_split_than_it_was_trained_with_is_an_error(old: Run) -> None:

@@ -306,9 +306,13 @@ class Drawing:
         ({"quota": torch.tensor([0.5, 0.5, math.nan])}, "'quota' are no probabilities"),
         ({"quota": torch.tensor([0.0, 0.0, 1.0])}, "'quota' is zero for every class that there are images of"),
         ({"targets": torch.full((3, 3), math.inf)}, "'targets' are no probabilities"),
+        ({"natural": torch.tensor([1.0, 1.0, -1.0])}, "'natural' are no weights: some are negative or not finite"),
+        ({"robust": torch.tensor([1.0, math.nan, 1.0])}, "'robust' are no weights"),
+        ({"radius_scale": torch.tensor([1.0, math.inf, 1.0])}, "'radius_scale' are no weights"),
+        ({"natural": torch.zeros(3), "robust": torch.zeros(3)}, "weights are zero for every class"),
     ],
 )
-def test_what_cannot_be_drawn_stops_the_run(later: dict[str, Tensor], complaint: str) -> None:
+def test_what_cannot_be_drawn_or_weighed_stops_the_run(later: dict[str, Tensor], complaint: str) -> None:
     """No loss would show it: some class would be drawn all the same."""
     x = torch.randint(0, 256, (24, 1, 8, 8), dtype=torch.uint8)
     images = Images(x, torch.arange(24) % 2)  # no image of the third class

@@ -14,7 +14,7 @@ from worstclass.metrics.percentages import percent
 from worstclass.runs.finished import is_trained
 from worstclass.runs.logit_adjustment import SURE, Adjustment, add_bias, adjust_logits, last_layer
 from worstclass.runs.run import Run, open_data, valid_images
-from worstclass.runs.saver import ABOUT, LAST, LOG, SELECTED
+from worstclass.runs.saver import ABOUT, LAST, LOG, SELECTED, recipe_digest
 from worstclass.training.checkpoint import load_header, save_tensors, weights_of
 
 
@@ -40,14 +40,16 @@ def adjust_run(
     if out.exists() and (not out.is_dir() or any(out.iterdir())):
         raise UserError(f"{out} is not an empty folder: choose another --out.")
     valid = valid_images(run, open_data(run.config, allow_code=allow_code, data_dir=data_dir))
-    about = {key: value for key, value in run.about.items() if key != "keep"} | {"adjusted_run": run.folder.name}
+    recipe = to_toml(config).encode()
+    about = {key: value for key, value in run.about.items() if key != "keep"}
+    about |= {"adjusted_run": run.folder.name, "recipe_digest": recipe_digest(recipe)}
     copy = Run(out, config, about)
     found = _find(run, valid, torch.device(device), budget, allow_code)
     out.mkdir(parents=True, exist_ok=True)
     keep_previous(run.folder / LAST, out / LAST)
     write_atomic(out / LOG, (run.folder / LOG).read_bytes())
     about = _write(run, copy, found)
-    write_atomic(out / RECIPE, to_toml(config).encode())  # last: a folder with a recipe is a run
+    write_atomic(out / RECIPE, recipe)  # last: a folder with a recipe is a run
     return Run(out, config, about)
 
 

@@ -18,7 +18,7 @@ from worstclass.inputs.images import check_first_label, kept_as_is, refuse_froze
 from worstclass.inputs.names import RECIPE, check_run_folder, data_runs_code, model_kind, runs_user_code
 from worstclass.models import Normalized, make_model
 from worstclass.records import check_record
-from worstclass.runs.saver import LAST, LOG, MAX_LOG, SELECTED, read_about
+from worstclass.runs.saver import LAST, LOG, MAX_LOG, SELECTED, check_recipe, read_about
 from worstclass.runs.schema import LogRecord
 from worstclass.training.checkpoint import load_tensors, load_weights, section
 
@@ -90,8 +90,9 @@ class Run:
 def open_run(folder: Path | str) -> Run:
     """Open a run folder, or say why it is none."""
     folder = check_run_folder(Path(folder))
-    config = make_config(read_stored(folder), str(folder / RECIPE))
-    return Run(folder, config, read_about(folder))
+    config, about = make_config(read_stored(folder), str(folder / RECIPE)), read_about(folder)
+    check_recipe(folder, about)
+    return Run(folder, config, about)
 
 
 def open_data(

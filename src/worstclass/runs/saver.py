@@ -1,9 +1,10 @@
 """What a run keeps on disk while it trains, and gets back: its state, the epoch selected so far, its log."""
 
 import contextlib
+import hashlib
 import time
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from pathlib import Path
 from typing import Any
@@ -12,6 +13,7 @@ from torch import Tensor
 
 from worstclass.errors import TrainingError, UserError
 from worstclass.files import keep_previous, read_json, read_text, write_atomic
+from worstclass.inputs.names import RECIPE
 from worstclass.records import check_record
 from worstclass.runs.schema import RunRecord
 from worstclass.training import State
@@ -40,6 +42,22 @@ def read_about(folder: Path) -> dict[str, Any]:
         if len(known) != about["num_classes"]:
             raise UserError(f"{folder / ABOUT} is damaged: {len(known)} numbers for {about['num_classes']} classes.")
     return about
+
+
+def recipe_digest(recipe: bytes) -> str:
+    """What run.json remembers of the file that holds its recipe."""
+    return hashlib.sha256(recipe).hexdigest()
+
+
+def check_recipe(folder: Path, about: Mapping[str, Any]) -> None:
+    """Raise where the recipe in a run's folder is no longer the one that it began with: its epochs so far are of
+    another, and its numbers too. A run of an older version does not remember."""
+    known = about.get("recipe_digest")
+    if known is not None and recipe_digest((folder / RECIPE).read_bytes()) != known:
+        raise UserError(
+            f"{folder / RECIPE} was changed since the run began: put it back; for other settings, train a run of its "
+            "own, by --fork."
+        )
 
 
 class Saver:

@@ -1,6 +1,5 @@
 """One training on disk: prepared, begun or continued, logged and saved as it goes on."""
 
-import hashlib
 import json
 import time
 from collections.abc import Callable, Collection, Mapping
@@ -24,7 +23,7 @@ from worstclass.runs.log import append_line, describe
 from worstclass.runs.logit_adjustment import check_adjustable
 from worstclass.runs.notes import counts_of, distribution, effective_classes
 from worstclass.runs.run import Run, build_model, check_classifier, split, training_images
-from worstclass.runs.saver import ABOUT, KEPT, LAST, LOG, Saver, read_about
+from worstclass.runs.saver import ABOUT, KEPT, LAST, LOG, Saver, check_recipe, read_about, recipe_digest
 from worstclass.runs.selection import Selector, is_validated, smooths
 from worstclass.runs.warm_start import Fork, check_fork, fork_state, log_until, start_from
 from worstclass.training import State, fit, new_state
@@ -175,7 +174,7 @@ def _begin(
         write_atomic(out / LOG, log_until(fork))
         saver.save_if_due(at_once=True)  # what a run that is killed soon goes on from
     recipe = to_toml(config).encode()
-    about["recipe_digest"] = hashlib.sha256(recipe).hexdigest()
+    about["recipe_digest"] = recipe_digest(recipe)
     write_json(out / ABOUT, about)
     write_atomic(out / RECIPE, recipe)  # last: a folder with a recipe is a run
 
@@ -215,15 +214,9 @@ def _go_on(
 
 
 def _check_unchanged(out: Path, now: Mapping[str, Any]) -> None:
-    """Raise where the recipe in the folder is no longer the one that the run began with: the epochs so far are of
-    another, and may have trained on images that are held out now."""
+    """Raise where a run is to go on with another recipe, or may have trained on images that are held out now."""
     before = read_about(out)
-    known = before.get("recipe_digest")  # a run of an older version has none
-    if known is not None and hashlib.sha256((out / RECIPE).read_bytes()).hexdigest() != known:
-        raise UserError(
-            f"{out / RECIPE} was changed since the run began: put it back, or go on with other settings in a run of "
-            "its own, by --fork."
-        )
+    check_recipe(out, before)
     counts = before.get("class_counts", now["class_counts"])
     if before["data_digest"] == now["data_digest"] and counts != now["class_counts"]:
         raise UserError(f"{out} held out other validation images than this; nothing was changed.")

@@ -17,8 +17,7 @@ from worstclass.inputs.names import RECIPE
 from worstclass.runs.adjust import adjust_selected
 from worstclass.runs.base import BASE, base_config, base_epoch, check_base, settle
 from worstclass.runs.finished import is_trained
-from worstclass.runs.run import Run, open_data, split, training_images
-from worstclass.runs.saver import read_about
+from worstclass.runs.run import Run, open_data, open_run, split, training_images
 from worstclass.runs.session import train_one
 from worstclass.runs.warm_start import Fork
 from worstclass.training.engine import Engine
@@ -94,7 +93,7 @@ def train_run(
         check_base(config, fork.epoch)
     done = torch.tensor(int(resume and team.leads and is_trained(Run(out, config, {}))))
     if team.broadcast(done).item() == 1:  # its own weights would take the place of those that ship
-        return Run(out, config, read_about(out) if team.leads else {})
+        return open_run(out) if team.leads else Run(out, config, {})
     bases = set() if config.base_start is None else {base_epoch(config)}
     run = one(config, out, resume=resume, fork=fork, keep={*keep, *bases}, on_start=on_start)
     if bases:

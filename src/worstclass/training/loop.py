@@ -92,7 +92,7 @@ def fit(
     share = counts.double() / counts.sum()
     while state.epoch < plan.epochs:
         epoch, started = state.epoch + 1, time.perf_counter() - state.seconds
-        _check_draws(state.strategy.weights, counts > 0)
+        _check_weights(state.strategy.weights, counts > 0)
         with work.engine.settings(work.step.data.y.device):  # not while the caller has the record
             order = _order(state.strategy.weights, train.y, seed=plan.seed, epoch=epoch)
             _run_epoch(state, work, order, plan, started, on_step)
@@ -254,14 +254,18 @@ def _frequency(weights: ClassWeights, share: Tensor) -> Tensor:
     return (drawn / drawn.sum() / share.clamp_min(1e-12)).float()
 
 
-def _check_draws(weights: ClassWeights, present: Tensor) -> None:
-    """Raise unless classes can be drawn by what the strategy says: a step cannot look, and no loss would show it."""
+def _check_weights(weights: ClassWeights, present: Tensor) -> None:
+    """Raise unless losses can be weighed, and classes drawn, by what the strategy says: a step cannot look, and no loss
+    would show it."""
     drawn = {"sampling": weights.sampling, "quota": weights.quota}
-    for name, values in (drawn | {"targets": weights.targets}).items():
-        if values is not None and not bool(((values >= 0) & values.isfinite()).all()):
-            raise TrainingError(f"the strategy's '{name}' are no probabilities: some are negative or not finite.")
-    for name, values in drawn.items():
-        if values is not None and not bool((values.cpu()[present.cpu()] > 0).any()):
+    for name, values in weights.tensors().items():
+        if not bool(((values >= 0) & values.isfinite()).all()):
+            what = "are no probabilities" if name in (*drawn, "targets") else "are no weights"
+            raise TrainingError(f"the strategy's '{name}' {what}: some are negative or not finite.")
+    if not bool((weights.natural + weights.robust).any()):
+        raise TrainingError("the strategy's 'natural' and 'robust' weights are zero for every class.")
+    for name, chances in drawn.items():
+        if chances is not None and not bool((chances.cpu()[present.cpu()] > 0).any()):
             raise TrainingError(f"the strategy's '{name}' is zero for every class that there are images of.")
 
 
