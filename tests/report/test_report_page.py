@@ -102,6 +102,19 @@ def test_what_to_know_of_a_run_is_on_the_page(folders: list[Path], tmp_path: Pat
     assert "<li>Few classes have most of the weight (effective number 1.0 of 3)" in page
 
 
+def test_the_page_speaks_of_all_checks_where_a_strong_attack_was_run(folders: list[Path], tmp_path: Path) -> None:
+    findings = [{"name": "logits", "passed": True, "seen": "outputs are not probabilities"}]
+    strong = {"name": "strong-attack", "passed": True, "seen": "run: autoattack"}
+    runs = [copy_run(folders[0], tmp_path / name) for name in ("none", "some", "all")]
+    for run, found in zip(runs, ([], findings, [*findings, strong]), strict=True):
+        write_json(run / CARD, read_json(run / CARD) | {"findings": found})
+    write_report(load_results(runs), tmp_path / "report.html", gallery=False)
+    page = (tmp_path / "report.html").read_text()
+    assert "<p>TRADES (none): no checks were run. Accuracy under PGD-5 is an upper bound.</p>" in page
+    assert "<p>TRADES (some): no check failed. Accuracy under PGD-5 is an upper bound.</p>" in page
+    assert "<p>TRADES (all): all 2 checks passed.</p>" in page
+
+
 def test_only_what_can_be_compared_is_shown_together(folders: list[Path], tmp_path: Path) -> None:
     """Without a vanilla run too: other images, and another part of the data."""
     run = open_run(folders[1])

@@ -15,6 +15,7 @@ from worstclass.cli import main as cli
 from worstclass.errors import UserError
 from worstclass.evaluation.targets import evaluate_target, run_target
 from worstclass.export import export_run, load_export
+from worstclass.export.model_card import model_card
 from worstclass.models import Normalized, SmallCNN
 from worstclass.runs.run import Run, open_run
 
@@ -110,6 +111,19 @@ def test_the_card_holds_every_class_and_says_what_was_measured(run: Run, tmp_pat
     assert values["Worst-class accuracy (PGD-2, L-inf 0.05)"] == pytest.approx(worst, abs=1e-4)
 
 
+@pytest.mark.parametrize(("strong", "said"), [(None, ""), (True, "Trustworthy: all 2 checks passed."), (False, "Not")])
+def test_a_card_speaks_of_trust_where_a_strong_attack_was_run(strong: bool | None, said: str, run: Run) -> None:
+    card = json.loads((run.folder / "card.json").read_text())
+    card["findings"] = [{"name": "logits", "passed": True, "seen": "outputs are not probabilities"}]
+    if strong is not None:
+        card["findings"].append({"name": "strong-attack", "passed": strong, "seen": "run: pgd-2"})
+    config = {"model": "small-cnn", "version": "0", "epoch": 1, "checkpoint": "selected"}
+    text = model_card(run, config, card, "safetensors")
+    assert said in text
+    assert ("rustworthy" in text) == (strong is not None)
+    assert ("Accuracy under PGD-2 is an upper bound." in text) == (strong is not True)
+
+
 def test_the_card_says_what_images_the_network_takes(run: Run, tmp_path: Path) -> None:
     export_run(run, tmp_path / "out", to="safetensors")
     shape = " x ".join(map(str, X.shape[1:]))
@@ -130,8 +144,6 @@ def test_numbers_of_other_weights_are_not_told(run: Run, tmp_path: Path) -> None
 
 def test_names_cannot_break_out_of_the_card(run: Run, tmp_path: Path) -> None:
     """Class names come from a file: they are text in the table and in the front matter."""
-    from worstclass.export.model_card import model_card
-
     card = json.loads((run.folder / "card.json").read_text())
     evil = ["a | b", "<script>", "---"]
     card["class_names"] = evil

@@ -20,7 +20,7 @@ from worstclass.auditing.preflight import check_classes, preflight, standardised
 from worstclass.auditing.result import AuditResult
 from worstclass.data.images import check_class_names
 from worstclass.errors import UserError, choose, shown
-from worstclass.evaluation.checks import CHECKED_IMAGES, check_strength
+from worstclass.evaluation.checks import CHECKED_IMAGES, STRONG
 from worstclass.evaluation.evaluate import Notify, as_input, batch_that_fits, evaluation_mode
 from worstclass.evaluation.outcomes import NATURAL
 from worstclass.evaluation.saved import CARD, identity, load_card, load_outcomes
@@ -264,7 +264,7 @@ def _attacks_left(
     if card["class_names"] != list(target.class_names):
         rename_classes(target, out)
     left = [name for name in names if name not in card["columns"]]
-    checked = any(finding["name"] == check_strength({}).name for finding in card.get("findings", []))
+    checked = any(finding["name"] == STRONG for finding in card.get("findings", []))
     return None if not left and (checked or not checks) else left
 
 

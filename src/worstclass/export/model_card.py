@@ -12,7 +12,7 @@ from worstclass.evaluation.checks import load_findings, verdict
 from worstclass.inputs.names import NATURAL
 from worstclass.inputs.radius import show_radii, show_radius
 from worstclass.metrics.percentages import percent_interval
-from worstclass.report.results import attack_title
+from worstclass.report.results import attack_title, upper_bound
 from worstclass.report.tables import weakest
 from worstclass.runs.run import Run
 
@@ -131,15 +131,20 @@ def _measured(card: Mapping[str, Any]) -> list[str]:
     said += (
         f"95% intervals in brackets; worstclass {card['versions']['worstclass']}, torch {card['versions']['torch']}."
     )
-    findings = load_findings(card)
-    checked = [_text(verdict(findings))] if findings else []
     return [
         "## Accuracy\n\n" + _table(rows),
         said,
         "## Accuracy by class\n\n" + _table(by_class),
         "## Attacks\n\n" + ("\n".join(attacks) or "- None: clean images alone were measured."),
-        *checked,
+        _text(_trust(card)),
     ]
+
+
+def _trust(card: Mapping[str, Any]) -> str:
+    """What the checks found; without one of how strong the attacks are, no word of trust."""
+    findings, bound = load_findings(card), upper_bound(card)
+    said = [] if bound and all(finding.passed for finding in findings) else [verdict(findings)]
+    return " ".join([*said, bound]).rstrip()
 
 
 def _unmeasured() -> list[str]:

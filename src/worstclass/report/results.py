@@ -11,10 +11,11 @@ from worstclass.config.keys import Config
 from worstclass.config.recipe import make_config, stored_recipe
 from worstclass.errors import UserError
 from worstclass.evaluation.card import compare_with_base, measure
+from worstclass.evaluation.checks import is_trusted, load_findings
 from worstclass.evaluation.outcomes import ANY, Outcomes
 from worstclass.evaluation.saved import CARD, OUTCOMES, check_comparable, load_card, load_outcomes
 from worstclass.evaluation.seeds import same_but_for_the_seed
-from worstclass.inputs.names import RECIPE
+from worstclass.inputs.names import NATURAL, RECIPE
 from worstclass.report.titles import distinguish
 from worstclass.runs.run import Run, open_run
 from worstclass.runs.saver import SELECTED
@@ -283,3 +284,11 @@ def strongest_attack(results: Sequence[Result]) -> str:
 def attack_title(name: str) -> str:
     """How an attack is called in tables."""
     return {"natural": "Natural", "autoattack": "AutoAttack"}.get(name, name.upper())
+
+
+def upper_bound(card: Mapping[str, Any]) -> str:
+    """Which attacks were run and what accuracy under them is, unless the checks say that it can be trusted."""
+    if is_trusted(load_findings(card)):
+        return ""
+    titles = [attack_title(name) for name in card["columns"] if name != NATURAL]
+    return f"Accuracy under {', '.join(titles)} is an upper bound." if titles else "No attack was run."
