@@ -15,6 +15,7 @@ from worstclass.errors import UserError
 from worstclass.evaluation.card import make_card
 from worstclass.evaluation.checks import (
     CHECKED_IMAGES,
+    STRONG,
     check_attacks,
     check_model,
     check_outcomes,
@@ -273,6 +274,8 @@ def evaluate_target(
         if earlier is not None:
             before = load_card(out)
             findings = merge(load_findings(before), findings)
+            if STRONG in [finding.name for finding in findings]:  # of the attacks of then
+                findings = merge(findings, [check_strength(attacks)])
             card = merge_cards(before, card, [n for n in earlier.predictions if same_outcomes(earlier, outcomes, n)])
         outcomes.save(out / OUTCOMES)
         card["findings"] = [finding.as_dict() for finding in findings]
