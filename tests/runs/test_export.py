@@ -12,6 +12,7 @@ from torch import nn
 
 from tiny import put_weights, tiny_run
 from worstclass.cli import main as cli
+from worstclass.config.recipe import make_config
 from worstclass.errors import UserError
 from worstclass.evaluation.targets import evaluate_target, run_target
 from worstclass.export import export_run, load_export
@@ -122,6 +123,31 @@ def test_a_card_speaks_of_trust_where_a_strong_attack_was_run(strong: bool | Non
     assert said in text
     assert ("rustworthy" in text) == (strong is not None)
     assert ("Accuracy under PGD-2 is an upper bound." in text) == (strong is not True)
+
+
+@pytest.mark.parametrize(
+    ("mix", "scale", "title", "note"),
+    [
+        (1.0, 0.5, "", ""),
+        (0.0, 0.5, " (weights of its base)", "These weights are those of the base (TRADES): class weights gained too"),
+        (0.85, 0.5, " (85% of the way from its base)", "Weights 85% of the way from its base (TRADES)."),
+        (1.0, 0.0, " (no adjustment kept)", "The logits are not adjusted: no bias raised the weakest classes"),
+    ],
+)
+def test_the_card_says_what_ships_of_the_method(mix: float, scale: float, title: str, note: str, run: Run) -> None:
+    about = run.about | {"base": {"shipped": mix}, "adjustment": {"scale": scale}}
+    recipe = run.config.recipe() | {"method": "guarded", "epochs": 2, "base_start": 0.5, "adjust_budget": 0.1}
+    best = Run(run.folder, make_config(recipe), about)
+    card = json.loads((run.folder / "card.json").read_text())
+    config = {"model": "small-cnn", "version": "0", "epoch": 1, "checkpoint": "selected"}
+    text = model_card(best, config, card, "safetensors")
+    name = "Guarded, with base + adjusted"
+    assert f"# small-cnn, {name}{title}, on npz:tiny.npz\n" in text
+    assert front(text)["model-index"][0]["name"] == f"small-cnn {name}{title}"
+    assert f"Weights of epoch 1 (selected). {note}".rstrip() in text
+    last = model_card(best, config | {"checkpoint": "last"}, card, "safetensors")
+    assert f"# small-cnn, {name}, on npz:tiny.npz\n" in last
+    assert "Weights of epoch 1 (last).\n" in last
 
 
 def test_the_card_says_what_images_the_network_takes(run: Run, tmp_path: Path) -> None:

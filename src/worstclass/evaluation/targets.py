@@ -54,6 +54,7 @@ from worstclass.runs.run import (
     training_images,
     valid_images,
 )
+from worstclass.runs.shipped import shipped
 from worstclass.training.checkpoint import digest, load_tensors, load_weights, unwrapped, weights_of
 from worstclass.types import BallAttack, Norm
 
@@ -104,11 +105,8 @@ def run_target(
         "part": part,
         "images": fingerprint(images),
         "weights": digest(dict(model.state_dict())),
+        **shipped(run.about, checkpoint),
     }
-    if checkpoint == "selected" and "base" in run.about:
-        about["mix"] = run.about["base"]["shipped"]
-    if checkpoint == "selected" and "adjustment" in run.about:
-        about["adjusted"] = run.about["adjustment"]["scale"]
     notes = (
         *source.notes("test" if part == "test" else "train"),
         *(_renamed_note(run, source) if part == "test" else []),

@@ -19,6 +19,7 @@ from worstclass.inputs.names import NATURAL, RECIPE
 from worstclass.report.titles import distinguish
 from worstclass.runs.run import Run, open_run
 from worstclass.runs.saver import SELECTED
+from worstclass.runs.shipped import shipped
 from worstclass.training.checkpoint import load_header
 
 ENSEMBLES = ("autoattack-plus", "autoattack", "autoattack-rand")
@@ -177,11 +178,9 @@ def _check_current(run: Run, about: Mapping[str, Any]) -> None:
     chosen = "last" if about.get("checkpoint") == "last" else "selected"
     epochs = [line["epoch"] for line in run.log if chosen == "last" or line["selected"]]
     epoch = epochs[-1] if epochs else None
+    kept = shipped(run.about, chosen)
     now: dict[str, Any] = {"epoch": (chosen == "selected" and load_header(run.folder / SELECTED).get("epoch")) or epoch}
-    if chosen == "selected" and "base" in run.about:  # may ship an epoch of the base
-        now = {"mix": run.about["base"]["shipped"]}
-    if chosen == "selected" and "adjustment" in run.about:
-        now["adjusted"] = run.about["adjustment"]["scale"]
+    now = kept if "mix" in kept else now | kept  # a mix may be an epoch of the base
     if changed := [key for key, value in now.items() if about.get(key) != value]:
         what = ", ".join(f"{key} {about.get(key)}, not {now[key]}" for key in changed)
         raise UserError(
