@@ -36,12 +36,14 @@ from worstclass.data import Images, to_float
 from worstclass.errors import UserError
 from worstclass.evaluation.checks import (
     DRAWS,
+    STRONG,
     Finding,
     Transfer,
     check_attacks,
     check_model,
     check_outcomes,
     check_strength,
+    is_trusted,
     load_findings,
     merge,
     some_of,
@@ -183,6 +185,18 @@ def test_what_was_not_attacked_in_earnest_is_not_trusted(run: Run, tmp_path: Pat
     card = evaluate_target(run_target(run), ["pgd-5"], tmp_path, checks=True)
     assert "strong-attack (run: pgd-5)" in verdict(load_findings(card))
     assert check_strength({"autoattack": autoattack(eps=0.1)}).passed
+
+
+def test_how_strong_the_attacks_are_is_said_of_all_that_were_run(run: Run, tmp_path: Path) -> None:
+    """Also of one that is run later; without `checks` nothing is said of it where nothing was."""
+    target, out = run_target(run), tmp_path / "checked"
+    plain = load_findings(evaluate_target(target, ["pgd-1"], tmp_path / "plain"))
+    assert STRONG not in [finding.name for finding in plain]
+    assert not is_trusted(plain)
+    evaluate_target(target, ["pgd-1"], out, checks=True)
+    later = load_findings(evaluate_target(target, ["pgd-2"], out))
+    assert [finding.seen for finding in later if finding.name == STRONG] == ["run: pgd-1, pgd-2"]
+    assert load_findings(load_card(out)) == later
 
 
 def test_a_transfer_from_other_data_is_refused_before_anything_runs(run: Run, tmp_path: Path) -> None:

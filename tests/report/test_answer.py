@@ -1,6 +1,7 @@
 """What the page opens with, tables to copy, and where the theory is."""
 
 import re
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -8,6 +9,7 @@ import pytest
 from rich.table import Table
 
 from many_classes import made_up
+from worstclass.config.recipe import make_config
 from worstclass.evaluation.card import measure
 from worstclass.evaluation.outcomes import Outcomes
 from worstclass.report import Group, Result, group_results, load_results, write_report
@@ -57,6 +59,26 @@ def test_the_weakest_class_and_what_takes_it(one: Group) -> None:
     assert headline([one], AA) == [answer.sentence]
     (natural,) = answers([one], "natural")
     assert natural.taken == "no attack was run"
+
+
+def test_what_ships_of_a_method_is_in_its_answer(one: Group) -> None:
+    """Of a run, and of seeds, where it may differ."""
+
+    def of(seed: int, **about: float) -> Result:
+        recipe = make_config({"method": "guarded", "seed": seed, "base_start": 0.5, "adjust_budget": 0.1})
+        return replace(one.results[0], recipe=recipe, card={**one.results[0].card, "about": about})
+
+    def said(*results: Result) -> str:
+        (answer,) = answers(group_results(results), AA)
+        assert answer.sentence.endswith(f"{answer.shipped[1:]}.")
+        return answer.shipped
+
+    base = "these weights are those of the base (TRADES): class weights gained too little for what they cost"
+    assert said(of(1, mix=1.0, adjusted=0.5)) == ""
+    assert said(of(1, mix=0.0)) == said(of(1, mix=0.0), of(2, mix=0.0)) == base
+    assert said(of(1, mix=0.85)) == "weights 85% of the way from its base (TRADES)"
+    assert said(of(1, adjusted=0.0)).startswith("the logits are not adjusted: no bias raised the weakest classes")
+    assert said(of(1, mix=1.0), of(2, mix=0.0)) == f"seed 2: {base}"
 
 
 def test_classes_that_are_equally_weak_are_named() -> None:

@@ -85,10 +85,10 @@ def test_what_training_took_is_on_the_page(folders: list[Path], tmp_path: Path) 
 def test_what_to_know_of_a_run_is_on_the_page(folders: list[Path], tmp_path: Path) -> None:
     """Of its data, of its base, and how its weights concentrate: wholly, in the last epoch."""
     run = copy_run(folders[1], tmp_path / "run")
-    base = {"shipped": 1.0, "verdict": "no <b>better</b>."}
+    base = {"shipped": 0.0, "verdict": "no <b>better</b>."}
     write_json(run / ABOUT, read_json(run / ABOUT) | {"base": base})
     card = read_json(run / CARD)
-    card["about"]["mix"] = 1.0
+    card["about"]["mix"] = 0.0
     write_json(run / CARD, card)
     log = [json.loads(line) for line in (run / "log.jsonl").read_text().splitlines()]
     for key in ("class_weights", "class_robust_weights"):
@@ -96,10 +96,26 @@ def test_what_to_know_of_a_run_is_on_the_page(folders: list[Path], tmp_path: Pat
     (run / "log.jsonl").write_text("".join(json.dumps(line) + "\n" for line in log))
     write_report(load_results([folders[0], run]), tmp_path / "report.html", gallery=False)
     page = (tmp_path / "report.html").read_text()
+    answer = "<h3>WAT</h3>\n<p>These weights are those of the base (TRADES): class weights gained too little for"
+    assert answer in page
+    assert page.count("These weights are those of the base") == 1
     assert "<li>Compared with its base: no &lt;b&gt;better&lt;/b&gt;.</li>" in page
     assert "3.0 in the first epoch, 1.0 at the least, 1.0 in the last (of 3)" in page
     assert "<li>3 of 3 classes have fewer than 20 validation images" in page
     assert "<li>Few classes have most of the weight (effective number 1.0 of 3)" in page
+
+
+def test_the_page_speaks_of_all_checks_where_a_strong_attack_was_run(folders: list[Path], tmp_path: Path) -> None:
+    findings = [{"name": "logits", "passed": True, "seen": "outputs are not probabilities"}]
+    strong = {"name": "strong-attack", "passed": True, "seen": "run: autoattack"}
+    runs = [copy_run(folders[0], tmp_path / name) for name in ("none", "some", "all")]
+    for run, found in zip(runs, ([], findings, [*findings, strong]), strict=True):
+        write_json(run / CARD, read_json(run / CARD) | {"findings": found})
+    write_report(load_results(runs), tmp_path / "report.html", gallery=False)
+    page = (tmp_path / "report.html").read_text()
+    assert "<p>TRADES (none): no checks were run. Accuracy under PGD-5 is an upper bound.</p>" in page
+    assert "<p>TRADES (some): no check failed. Accuracy under PGD-5 is an upper bound.</p>" in page
+    assert "<p>TRADES (all): all 2 checks passed.</p>" in page
 
 
 def test_only_what_can_be_compared_is_shown_together(folders: list[Path], tmp_path: Path) -> None:

@@ -18,6 +18,7 @@ from worstclass.evaluation.outcomes import Outcomes
 from worstclass.evaluation.targets import evaluate_target, run_target
 from worstclass.report.paper import reported
 from worstclass.reproduce import FIGURES, FORMATS, TABLES, draw_figure, make_table, render
+from worstclass.reproduce.rows import no_row
 from worstclass.runs.run import open_run
 from worstclass.runs.train import train_run
 
@@ -113,7 +114,21 @@ def test_rho_and_runs_of_other_data(runs: dict[str, Path]) -> None:
     assert by_title["WAT (reference)"].run is None
     assert any("no run was given, and no recipe is shipped" in line for line in table.missing)
     assert any(str(runs["pgd-at"]) in note and "has no row" in note for note in table.notes)
-    assert any(str(runs["wat-0.5"]) in note and "has no row" in note for note in table.notes)
+    assert f"{runs['wat-0.5']}: is WAT, but eta = 0.5, not 0.1" in table.notes
+
+
+def test_a_run_without_a_row_is_told_from_the_nearest() -> None:
+    """A row of the shipped recipe, whose radius counts too; and of several rows that are as near, all."""
+    published, setting = open_run(WAT).config, ("cifar10", "resnet18")
+
+    def said(changes: dict[str, Any], table: str = "table1", place: tuple[str, str] = setting) -> str:
+        return no_row(published.model_copy(update=changes), TABLES[table].recipes, place)
+
+    assert said({"eta": 0.2, "objective": "bat"}) == "is WAT, but objective = bat, not default, eta = 0.2, not 0.1"
+    assert said({"eps": 4 / 255}) == "is WAT, but eps = 4/255, not 8/255"
+    assert said({"eps": 4 / 255, "eta": 7.0}, place=("d", "m")) == "is WAT, but eta = 7, not 0.1"
+    assert said({"eta": 7.0}, "table3") == "is WAT, but eta = 7, not 0.01 or 0.05 or 0.1 or 0.5"
+    assert said({"method": "dafa"}) == "has no row in this table"
 
 
 def test_rho_is_against_trades_or_not_at_all(runs: dict[str, Path]) -> None:

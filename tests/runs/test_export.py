@@ -12,9 +12,11 @@ from torch import nn
 
 from tiny import put_weights, tiny_run
 from worstclass.cli import main as cli
+from worstclass.config.recipe import make_config
 from worstclass.errors import UserError
 from worstclass.evaluation.targets import evaluate_target, run_target
 from worstclass.export import export_run, load_export
+from worstclass.export.model_card import model_card
 from worstclass.models import Normalized, SmallCNN
 from worstclass.runs.run import Run, open_run
 
@@ -110,6 +112,44 @@ def test_the_card_holds_every_class_and_says_what_was_measured(run: Run, tmp_pat
     assert values["Worst-class accuracy (PGD-2, L-inf 0.05)"] == pytest.approx(worst, abs=1e-4)
 
 
+@pytest.mark.parametrize(("strong", "said"), [(None, ""), (True, "Trustworthy: all 2 checks passed."), (False, "Not")])
+def test_a_card_speaks_of_trust_where_a_strong_attack_was_run(strong: bool | None, said: str, run: Run) -> None:
+    card = json.loads((run.folder / "card.json").read_text())
+    card["findings"] = [{"name": "logits", "passed": True, "seen": "outputs are not probabilities"}]
+    if strong is not None:
+        card["findings"].append({"name": "strong-attack", "passed": strong, "seen": "run: pgd-2"})
+    config = {"model": "small-cnn", "version": "0", "epoch": 1, "checkpoint": "selected"}
+    text = model_card(run, config, card, "safetensors")
+    assert said in text
+    assert ("rustworthy" in text) == (strong is not None)
+    assert ("Accuracy under PGD-2 is an upper bound." in text) == (strong is not True)
+
+
+@pytest.mark.parametrize(
+    ("mix", "scale", "title", "note"),
+    [
+        (1.0, 0.5, "", ""),
+        (0.0, 0.5, " (weights of its base)", "These weights are those of the base (TRADES): class weights gained too"),
+        (0.85, 0.5, " (85% of the way from its base)", "Weights 85% of the way from its base (TRADES)."),
+        (1.0, 0.0, " (no adjustment kept)", "The logits are not adjusted: no bias raised the weakest classes"),
+    ],
+)
+def test_the_card_says_what_ships_of_the_method(mix: float, scale: float, title: str, note: str, run: Run) -> None:
+    about = run.about | {"base": {"shipped": mix}, "adjustment": {"scale": scale}}
+    recipe = run.config.recipe() | {"method": "guarded", "epochs": 2, "base_start": 0.5, "adjust_budget": 0.1}
+    best = Run(run.folder, make_config(recipe), about)
+    card = json.loads((run.folder / "card.json").read_text())
+    config = {"model": "small-cnn", "version": "0", "epoch": 1, "checkpoint": "selected"}
+    text = model_card(best, config, card, "safetensors")
+    name = "Guarded, with base + adjusted"
+    assert f"# small-cnn, {name}{title}, on npz:tiny.npz\n" in text
+    assert front(text)["model-index"][0]["name"] == f"small-cnn {name}{title}"
+    assert f"Weights of epoch 1 (selected). {note}".rstrip() in text
+    last = model_card(best, config | {"checkpoint": "last"}, card, "safetensors")
+    assert f"# small-cnn, {name}, on npz:tiny.npz\n" in last
+    assert "Weights of epoch 1 (last).\n" in last
+
+
 def test_the_card_says_what_images_the_network_takes(run: Run, tmp_path: Path) -> None:
     export_run(run, tmp_path / "out", to="safetensors")
     shape = " x ".join(map(str, X.shape[1:]))
@@ -130,8 +170,6 @@ def test_numbers_of_other_weights_are_not_told(run: Run, tmp_path: Path) -> None
 
 def test_names_cannot_break_out_of_the_card(run: Run, tmp_path: Path) -> None:
     """Class names come from a file: they are text in the table and in the front matter."""
-    from worstclass.export.model_card import model_card
-
     card = json.loads((run.folder / "card.json").read_text())
     evil = ["a | b", "<script>", "---"]
     card["class_names"] = evil

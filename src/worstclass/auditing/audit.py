@@ -20,10 +20,10 @@ from worstclass.auditing.preflight import check_classes, preflight, standardised
 from worstclass.auditing.result import AuditResult
 from worstclass.data.images import check_class_names
 from worstclass.errors import UserError, choose, shown
-from worstclass.evaluation.checks import CHECKED_IMAGES, check_strength
+from worstclass.evaluation.checks import CHECKED_IMAGES, STRONG
 from worstclass.evaluation.evaluate import Notify, as_input, batch_that_fits, evaluation_mode
 from worstclass.evaluation.outcomes import NATURAL
-from worstclass.evaluation.saved import CARD, identity, load_card, load_outcomes
+from worstclass.evaluation.saved import earlier_outcomes, load_card, load_outcomes
 from worstclass.evaluation.targets import Target, beside, check_black_box, evaluate_target, rename_classes
 from worstclass.execution.backend import Precision
 from worstclass.inputs.images import tensor_of
@@ -255,16 +255,15 @@ def _attacks_left(
     target: Target, names: Sequence[str], out: Path, *, seed: int, checks: bool, batch_size: int
 ) -> list[str] | None:
     """The attacks that a folder does not hold yet; None where there is nothing left to do in it."""
-    if not (out / CARD).is_file():
+    about = {**target.about, "eps": target.eps, "norm": target.norm, "seed": seed}
+    if earlier_outcomes(out, about, target.home, instead="folder") is None:
         return list(names)
     card = load_card(out)
-    if identity(card["about"]) != identity({**target.about, "eps": target.eps, "norm": target.norm, "seed": seed}):
-        return list(names)  # which the evaluation refuses
     _check_same_model(target, out, batch_size)
     if card["class_names"] != list(target.class_names):
         rename_classes(target, out)
     left = [name for name in names if name not in card["columns"]]
-    checked = any(finding["name"] == check_strength({}).name for finding in card.get("findings", []))
+    checked = any(finding["name"] == STRONG for finding in card.get("findings", []))
     return None if not left and (checked or not checks) else left
 
 

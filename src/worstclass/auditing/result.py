@@ -14,7 +14,7 @@ from rich.text import Text
 
 from worstclass.errors import UserError, choose, visible
 from worstclass.evaluation.card import compare_with_base
-from worstclass.evaluation.checks import Finding, load_findings, verdict
+from worstclass.evaluation.checks import Finding, is_trusted, load_findings, verdict
 from worstclass.evaluation.outcomes import Outcomes
 from worstclass.evaluation.saved import check_comparable, load_card, load_outcomes, save_evaluation
 from worstclass.inputs.radius import same_radius, show_radius
@@ -226,8 +226,7 @@ class AuditResult:
         lines += [TENTH_NOTE] if self._many else []
         lines += self._published()
         findings = self.findings
-        if all(finding.passed for finding in findings) and "strong-attack" in [finding.name for finding in findings]:
-            lines.append(verdict(findings))
+        lines += [verdict(findings)] if is_trusted(findings) else []
         lines += [f"{finding.name}: {finding.seen}. {finding.advice}" for finding in findings if not finding.passed]
         return lines + [f"Note: {line}" for line in self.notes]
 

@@ -27,6 +27,7 @@ RANDOM, MIXED, PROBABILITY, SQUARE, GAP = 1e-4, 1e-3, 1e-5, 0.002, 0.01
 DRAWS = 20  # as autoattack-rand's
 UNLIKELY = 0.01  # of a difference that is chance, below which it is not taken for chance
 FEW_STEPS, MANY_STEPS = 10, 40
+STRONG = "strong-attack"
 
 
 @dataclass(frozen=True)
@@ -53,6 +54,11 @@ def verdict(findings: Sequence[Finding]) -> str:
     if not failed:
         return f"Trustworthy: all {len(findings)} checks passed."
     return "Not trustworthy: " + "; ".join(f"{finding.name} ({finding.seen})" for finding in failed) + "."
+
+
+def is_trusted(findings: Sequence[Finding]) -> bool:
+    """Whether all passed, and among them that an attack was run that numbers may rest on: `verdict` may say so."""
+    return all(finding.passed for finding in findings) and STRONG in [finding.name for finding in findings]
 
 
 def load_findings(card: Mapping[str, Any]) -> list[Finding]:
@@ -285,7 +291,7 @@ def check_strength(attacks: Mapping[str, BallAttack]) -> Finding:
     """Whether anything was run that numbers may rest on."""
     strong = [name for name, attack in attacks.items() if isinstance(attack, Ensemble)]
     seen = f"run: {', '.join(attacks) or 'no attack'}"
-    return _finding("strong-attack", bool(strong), seen, "Accuracy under less is an upper bound: run autoattack.")
+    return _finding(STRONG, bool(strong), seen, "Accuracy under less is an upper bound: run autoattack.")
 
 
 def some_of(images: Images, count: int = CHECKED_IMAGES) -> Images:

@@ -37,7 +37,7 @@ def load_outcomes(folder: Path) -> Outcomes:
 
 def save_evaluation(out: Path, card: Mapping[str, Any], outcomes: Outcomes) -> None:
     """Write a card and its outcomes into a folder; one that holds anything else is refused."""
-    earlier_outcomes(out, card["about"], None)
+    earlier_outcomes(out, card["about"], None, instead="folder")
     out.mkdir(parents=True, exist_ok=True)
     outcomes.save(out / OUTCOMES)
     write_json(out / CARD, card)
@@ -76,11 +76,13 @@ def identity(about: Mapping[str, Any]) -> dict[str, Any]:
     return {key: value for key, value in about.items() if key not in ("recipe", "robustbench")}
 
 
-def earlier_outcomes(out: Path, about: Mapping[str, Any], home: Path | None) -> Outcomes | None:
+def earlier_outcomes(
+    out: Path, about: Mapping[str, Any], home: Path | None, *, instead: str = "--out"
+) -> Outcomes | None:
     """The outcomes in a folder, if they are of the same target; none of a run that has gone on since; an error if they
-    are of another."""
+    are of another: then another `instead` is to be chosen."""
     if (out / RECIPE).is_file() and (home is None or not out.samefile(home)):
-        raise UserError(f"{out} holds another run; choose another --out.")
+        raise UserError(f"{out} holds another run; choose another {instead}.")
     if not (out / CARD).is_file():
         return None
     known, now = identity(load_card(out)["about"]), identity(about)
@@ -89,7 +91,7 @@ def earlier_outcomes(out: Path, about: Mapping[str, Any], home: Path | None) -> 
         return None  # the run has gone on: what the card says of it is past
     if changed:
         what = f"other {', '.join(changed)}; see its {CARD}"
-        raise UserError(f"{out} holds the evaluation of something else ({what}); choose another --out.")
+        raise UserError(f"{out} holds the evaluation of something else ({what}); choose another {instead}.")
     return load_outcomes(out)
 
 

@@ -51,6 +51,8 @@ class AboutRecord(Record):
     seed: Count
     checkpoint: Literal["selected", "last"] | None = None
     epoch: Count | None = None
+    mix: Finite = 1.0
+    adjusted: Finite = 1.0
     robustbench: PublishedRecord | None = None
 
 

@@ -15,6 +15,7 @@ from worstclass.errors import UserError
 from worstclass.evaluation.card import make_card
 from worstclass.evaluation.checks import (
     CHECKED_IMAGES,
+    STRONG,
     check_attacks,
     check_model,
     check_outcomes,
@@ -53,6 +54,7 @@ from worstclass.runs.run import (
     training_images,
     valid_images,
 )
+from worstclass.runs.shipped import shipped
 from worstclass.training.checkpoint import digest, load_tensors, load_weights, unwrapped, weights_of
 from worstclass.types import BallAttack, Norm
 
@@ -103,11 +105,8 @@ def run_target(
         "part": part,
         "images": fingerprint(images),
         "weights": digest(dict(model.state_dict())),
+        **shipped(run.about, checkpoint),
     }
-    if checkpoint == "selected" and "base" in run.about:
-        about["mix"] = run.about["base"]["shipped"]
-    if checkpoint == "selected" and "adjustment" in run.about:
-        about["adjusted"] = run.about["adjustment"]["scale"]
     notes = (
         *source.notes("test" if part == "test" else "train"),
         *(_renamed_note(run, source) if part == "test" else []),
@@ -273,6 +272,8 @@ def evaluate_target(
         if earlier is not None:
             before = load_card(out)
             findings = merge(load_findings(before), findings)
+            if STRONG in [finding.name for finding in findings]:  # of the attacks of then
+                findings = merge(findings, [check_strength(attacks)])
             card = merge_cards(before, card, [n for n in earlier.predictions if same_outcomes(earlier, outcomes, n)])
         outcomes.save(out / OUTCOMES)
         card["findings"] = [finding.as_dict() for finding in findings]

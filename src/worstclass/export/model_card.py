@@ -12,9 +12,10 @@ from worstclass.evaluation.checks import load_findings, verdict
 from worstclass.inputs.names import NATURAL
 from worstclass.inputs.radius import show_radii, show_radius
 from worstclass.metrics.percentages import percent_interval
-from worstclass.report.results import attack_title
+from worstclass.report.results import attack_title, upper_bound
 from worstclass.report.tables import weakest
 from worstclass.runs.run import Run
+from worstclass.runs.shipped import shipped, shipped_note, shipped_title
 
 HUB = {"cifar10": "uoft-cs/cifar10", "cifar100": "uoft-cs/cifar100"}
 """Data sets under the names that the hub knows them by."""
@@ -45,11 +46,14 @@ def model_card(run: Run, config: Mapping[str, Any], card: Mapping[str, Any] | No
     """README.md of an export: front matter, accuracy by class, what was measured, limits, use and recipe."""
     data = public_name(run.config.data)
     ball = f"{NORMS[run.config.norm]} radius {show_radius(run.config.eps)}"
-    title = f"{_text(config['model'])}, {_text(run.config.title)}, on {_text(data)}"
+    kept = shipped(run.about, config["checkpoint"])
+    title = f"{_text(config['model'])}, {_text(shipped_title(run.config, kept))}, on {_text(data)}"
     made = f"Trained on `{_code(data)}` with worstclass {config['version']}, method `{run.config.method}`, "
     made += (
         f"seed {run.config.seed}, to hold in an {ball}. Weights of epoch {config['epoch']} ({config['checkpoint']})."
     )
+    if note := _text(shipped_note(run.config, kept)):
+        made += f" {note[0].upper()}{note[1:]}."
     consent = "; its network is built by code or a library: add allow_code=True" if ":" in config["model"] else ""
     parts = [
         f"# {title}",
@@ -92,7 +96,8 @@ def front_matter(run: Run, config: Mapping[str, Any], card: Mapping[str, Any] | 
     if card is not None:
         dataset = {"name": public_name(data), "type": HUB.get(data, public_name(data)), "split": card["about"]["part"]}
         results = {"task": {"type": "image-classification"}, "dataset": dataset, "metrics": _metrics(card)}
-        values["model-index"] = [{"name": f"{config['model']} {run.config.title}", "results": [results]}]
+        method = shipped_title(run.config, shipped(run.about, config["checkpoint"]))
+        values["model-index"] = [{"name": f"{config['model']} {method}", "results": [results]}]
     lines = [f"{key}: {json.dumps(value)}" for key, value in values.items()]
     return "\n".join(["---", *lines, "---", ""])
 
@@ -131,15 +136,20 @@ def _measured(card: Mapping[str, Any]) -> list[str]:
     said += (
         f"95% intervals in brackets; worstclass {card['versions']['worstclass']}, torch {card['versions']['torch']}."
     )
-    findings = load_findings(card)
-    checked = [_text(verdict(findings))] if findings else []
     return [
         "## Accuracy\n\n" + _table(rows),
         said,
         "## Accuracy by class\n\n" + _table(by_class),
         "## Attacks\n\n" + ("\n".join(attacks) or "- None: clean images alone were measured."),
-        *checked,
+        _text(_trust(card)),
     ]
+
+
+def _trust(card: Mapping[str, Any]) -> str:
+    """What the checks found; without one of how strong the attacks are, no word of trust."""
+    findings, bound = load_findings(card), upper_bound(card)
+    said = [] if bound and all(finding.passed for finding in findings) else [verdict(findings)]
+    return " ".join([*said, bound]).rstrip()
 
 
 def _unmeasured() -> list[str]:

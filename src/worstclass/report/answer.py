@@ -12,6 +12,7 @@ from worstclass.inputs.names import NATURAL
 from worstclass.metrics.percentages import percent
 from worstclass.report.groups import Group, by_worst
 from worstclass.report.results import Result, attack_title
+from worstclass.runs.shipped import shipped_note
 
 LISTED = 3  # names in a list; of more it says how many
 COMPARED = 4  # methods in the sentence that compares them
@@ -23,7 +24,8 @@ class Answer:
 
     Accuracies are as `30.6 ± 0.3% [27.4, 34.2]`: a deviation where there are several seeds, and the 95% interval.
     `worst_tenth` is empty where there are few classes. `taken` and `confused` are of the class that is weakest over all
-    seeds, which `about` names where several are; they are means over seeds.
+    seeds, which `about` names where several are; they are means over seeds. `shipped` says in what the weights are not
+    those of the method.
     """
 
     title: str
@@ -37,6 +39,7 @@ class Answer:
     worst_tenth: str
     taken: str
     confused: str
+    shipped: str
 
     @property
     def sentence(self) -> str:
@@ -45,9 +48,10 @@ class Answer:
         name = self.weakest if self.note else f"class {self.weakest}"
         tenth = f", {self.worst_tenth} for the worst tenth of classes" if self.worst_tenth else ""
         confused = f"; {self.about}taken for {self.confused}" if self.confused else ""
+        shipped = f" {self.shipped[0].upper()}{self.shipped[1:]}." if self.shipped else ""
         return (
             f"{self.title}{seeds}: weakest {name} at {self.worst} under {self.attack}, "
-            f"{self.average} on average{tenth}{confused}."
+            f"{self.average} on average{tenth}{confused}.{shipped}"
         )
 
 
@@ -115,6 +119,7 @@ def _answer(group: Group, attack: str) -> Answer:
         worst_tenth=_percent(column["worst_tenth"]) if group.many else "",
         taken=_taken(group, attack, first),
         confused=_confused(group.results, attack, first),
+        shipped=_shipped(group.results),
     )
 
 
@@ -129,6 +134,15 @@ def _weakest(table: NDArray[np.float64], names: Sequence[str]) -> tuple[str, str
         return f"{len(common)} classes", f"equally weak: {', '.join(common[:LISTED])}{more}"
     differ = list(dict.fromkeys(each[0] for each in lowest))
     return " or ".join(differ[:LISTED]), f"by seed: {', '.join(each[0] for each in lowest)}"
+
+
+def _shipped(results: Sequence[Result]) -> str:
+    """In what the weights are not those of the method; of which seeds, where that is not so of all alike."""
+    notes = [shipped_note(r.recipe, r.card["about"]) if r.recipe else "" for r in results]
+    if len(set(notes)) == 1:
+        return notes[0]
+    seeds = [r.recipe.seed if r.recipe else None for r in results]
+    return "; ".join(f"seed {seed}: {note}" for seed, note in zip(seeds, notes, strict=True) if note)
 
 
 def _accuracies(results: Sequence[Result], attack: str) -> NDArray[np.float64]:

@@ -24,7 +24,7 @@ from worstclass.report.epochs import epoch_data
 from worstclass.report.gallery import make_gallery
 from worstclass.report.groups import Group, group_results, has_seeds
 from worstclass.report.leaderboard import leaderboard_header, leaderboard_notes, leaderboard_rows, render_leaderboard
-from worstclass.report.results import Result, attack_title, shared_attacks, strongest_attack
+from worstclass.report.results import Result, attack_title, shared_attacks, strongest_attack, upper_bound
 from worstclass.report.tables import header, notes, render_table, rows
 from worstclass.runs.notes import counts_of, distribution, effective_classes
 from worstclass.runs.run import Run
@@ -92,6 +92,7 @@ def write_report(
             (r.title, [certify_training(r.run), certify_outcomes(r.folder, r.class_names)]) for r in results if r.run
         ],
         findings=findings,
+        bounds=[upper_bound(result.card) for result in results],
         recipes=[
             to_toml(result.config) if result.run else json.dumps(result.card["about"], indent=1) for result in results
         ],

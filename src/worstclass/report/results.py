@@ -11,13 +11,15 @@ from worstclass.config.keys import Config
 from worstclass.config.recipe import make_config, stored_recipe
 from worstclass.errors import UserError
 from worstclass.evaluation.card import compare_with_base, measure
+from worstclass.evaluation.checks import is_trusted, load_findings
 from worstclass.evaluation.outcomes import ANY, Outcomes
 from worstclass.evaluation.saved import CARD, OUTCOMES, check_comparable, load_card, load_outcomes
 from worstclass.evaluation.seeds import same_but_for_the_seed
-from worstclass.inputs.names import RECIPE
+from worstclass.inputs.names import NATURAL, RECIPE
 from worstclass.report.titles import distinguish
 from worstclass.runs.run import Run, open_run
 from worstclass.runs.saver import SELECTED
+from worstclass.runs.shipped import shipped
 from worstclass.training.checkpoint import load_header
 
 ENSEMBLES = ("autoattack-plus", "autoattack", "autoattack-rand")
@@ -176,11 +178,9 @@ def _check_current(run: Run, about: Mapping[str, Any]) -> None:
     chosen = "last" if about.get("checkpoint") == "last" else "selected"
     epochs = [line["epoch"] for line in run.log if chosen == "last" or line["selected"]]
     epoch = epochs[-1] if epochs else None
+    kept = shipped(run.about, chosen)
     now: dict[str, Any] = {"epoch": (chosen == "selected" and load_header(run.folder / SELECTED).get("epoch")) or epoch}
-    if chosen == "selected" and "base" in run.about:  # may ship an epoch of the base
-        now = {"mix": run.about["base"]["shipped"]}
-    if chosen == "selected" and "adjustment" in run.about:
-        now["adjusted"] = run.about["adjustment"]["scale"]
+    now = kept if "mix" in kept else now | kept  # a mix may be an epoch of the base
     if changed := [key for key, value in now.items() if about.get(key) != value]:
         what = ", ".join(f"{key} {about.get(key)}, not {now[key]}" for key in changed)
         raise UserError(
@@ -283,3 +283,11 @@ def strongest_attack(results: Sequence[Result]) -> str:
 def attack_title(name: str) -> str:
     """How an attack is called in tables."""
     return {"natural": "Natural", "autoattack": "AutoAttack"}.get(name, name.upper())
+
+
+def upper_bound(card: Mapping[str, Any]) -> str:
+    """Which attacks were run and what accuracy under them is, unless the checks say that it can be trusted."""
+    if is_trusted(load_findings(card)):
+        return ""
+    titles = [attack_title(name) for name in card["columns"] if name != NATURAL]
+    return f"Accuracy under {', '.join(titles)} is an upper bound." if titles else "No attack was run."

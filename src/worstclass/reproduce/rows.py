@@ -4,7 +4,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from worstclass.config.differences import differing_keys
+from worstclass.config.differences import differing_keys, plain
 from worstclass.config.keys import Config
 from worstclass.config.recipe import make_config, read_recipe, recipe_names
 from worstclass.errors import UserError
@@ -87,12 +87,28 @@ def rows_of(results: Sequence[Result], recipes: Sequence[str], setting: tuple[st
     rows = []
     several = any("-eta" in name for name in recipes)
     for name in recipes:
-        full = recipe_of(name, setting)
-        template = make_config(read_recipe(full)) if full else _template(name)
-        matching = tuple(result for result in results if _matches(result.config, template, anywhere=full is None))
+        full, template = _template(name, setting)
+        matching = tuple(result for result in results if not _unlike(result.config, template, anywhere=full is None))
         eta = f", eta {template.eta:g}" if several and template.method == "wat" else ""
         rows.append(Row(template.title + eta, full, matching))
     return rows
+
+
+def no_row(config: Config, recipes: Sequence[str], setting: tuple[str, str]) -> str:
+    """Why no row is that of a run: in what it differs from the nearest row of its method, if there is one."""
+    near: dict[tuple[str, ...], list[Config]] = {}
+    for name in recipes:
+        full, template = _template(name, setting)
+        if template.method == config.method:
+            near.setdefault(tuple(_unlike(config, template, anywhere=full is None)), []).append(template)
+    if not near:
+        return "has no row in this table"
+    keys = min(near, key=len)
+    parts = []
+    for key in keys:
+        theirs = dict.fromkeys(plain(getattr(template, key), key) for template in near[keys])
+        parts.append(f"{key} = {plain(getattr(config, key), key)}, not {' or '.join(theirs)}")
+    return f"is {near[keys][0].title}, but {', '.join(parts)}"
 
 
 def recipe_of(name: str, setting: tuple[str, str]) -> str | None:
@@ -102,11 +118,13 @@ def recipe_of(name: str, setting: tuple[str, str]) -> str | None:
     return next((candidate for candidate in candidates if candidate in recipe_names()), None)
 
 
-def _template(name: str) -> Config:
-    """A method in the paper's own setting, for runs in another."""
-    return make_config(read_recipe(f"cifar10-resnet18-{name}"))
+def _template(name: str, setting: tuple[str, str]) -> tuple[str | None, Config]:
+    """The recipe shipped for a row in a setting and what it says; without one, the method in the paper's setting."""
+    full = recipe_of(name, setting)
+    return full, make_config(read_recipe(full or f"cifar10-resnet18-{name}"))
 
 
-def _matches(config: Config, template: Config, *, anywhere: bool) -> bool:
+def _unlike(config: Config, template: Config, *, anywhere: bool) -> list[str]:
+    """The keys in which a run is not of a row."""
     keys = [key for key in SAME if not (anywhere and key in ("data", "model", "eps"))]
-    return all(getattr(config, key) == getattr(template, key) for key in keys)
+    return [key for key in keys if getattr(config, key) != getattr(template, key)]

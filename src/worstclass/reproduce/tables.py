@@ -15,7 +15,7 @@ from worstclass.report.groups import Group, group_results
 from worstclass.report.results import Result
 from worstclass.report.tables import notes as comparison_notes
 from worstclass.report.titles import distinguish
-from worstclass.reproduce.rows import Row, collect, rows_of
+from worstclass.reproduce.rows import Row, collect, no_row, rows_of
 from worstclass.reproduce.specs import TABLES, Measure, TableSpec
 
 
@@ -85,7 +85,7 @@ def make_table(name: str, folders: Sequence[Path]) -> PaperTable:
         missing += [line for row in rows for line in row.missing(spec.attacks)]
         notes += [line for row in rows for line in row.differences()]
         used = {id(result) for row in rows for result in row.results}
-        notes += [f"{r.folder}: has no row in this table" for r in results if id(r) not in used]
+        notes += [f"{r.folder}: {no_row(r.config, spec.recipes, setting)}" for r in results if id(r) not in used]
         notes += comparison_notes(results)
         if not any(result.is_base for result in results):
             notes.append(f"{'-'.join(setting)}: no TRADES run was given, so there is no rho")

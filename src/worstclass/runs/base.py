@@ -25,6 +25,7 @@ from worstclass.metrics.tail import has_many, worst_tenth
 from worstclass.runs.notes import SURE
 from worstclass.runs.run import Run, build_model
 from worstclass.runs.saver import ABOUT, LAST, SELECTED
+from worstclass.runs.shipped import TOO_LITTLE
 from worstclass.stats import ClassStats
 from worstclass.strategies.guarded import PRIOR, class_cost
 from worstclass.training.checkpoint import SELECTED_PART, load_tensors, load_weights, save_tensors, section
@@ -179,7 +180,7 @@ def verdict(y: Tensor, shipped: Tensor, base: Tensor, num_classes: int, mix: flo
     average = average_difference(y, shipped, base)
     worst = found.worst_tenth_difference if many else found.worst_difference
     if mix == 0:
-        word = "the base is kept: class weights gained too little for what they cost"
+        word = f"the base is kept: {TOO_LITTLE}"
     elif worst.low > 0:
         word = "better than the base"
     elif worst.high < 0:
