@@ -360,7 +360,7 @@ def test_evaluate_before_training(command: Command, tmp_path: Path, runs: Path) 
     for name in (SELECTED, LAST, LOG):
         (runs / "small" / name).unlink()
     before = contents(tmp_path)
-    assert_refused(command("evaluate", runs / "small"), f"has no {SELECTED} yet: no epoch has ended")
+    assert_refused(command("evaluate", runs / "small"), f"has no {SELECTED} yet: no checkpoint has been written")
     assert_refused(command("evaluate", runs / "small", "--checkpoint", "last"), f"has no {LAST} yet")
     assert_refused(command("evaluate", "gone"), "gone is not a run folder")
     assert contents(tmp_path) == before

@@ -18,6 +18,7 @@ from worstclass.config.methods import METHODS
 from worstclass.config.recipe import make_config, to_toml
 from worstclass.errors import UserError
 from worstclass.inputs.names import RECIPE
+from worstclass.models import SmallCNN
 from worstclass.runs.run import open_run
 from worstclass.runs.saver import LAST, LOG, SELECTED
 from worstclass.runs.train import train_run
@@ -172,6 +173,54 @@ def test_checkpoints_come_by_the_clock(data: Path, tmp_path: Path) -> None:
     assert_same_run(tmp_path / "whole", tmp_path / "pieces")
 
 
+def test_asked_to_stop_it_saves_first(data: Path, tmp_path: Path) -> None:
+    """Within an epoch and after one, long before a checkpoint is due; nothing is made again."""
+    config = tiny_config(data, epochs=3)
+    whole, pieces = tmp_path / "whole", tmp_path / "pieces"
+    train_run(config, whole)
+    taken: list[tuple[int, int]] = []
+    stops = [(1, 2), (2, 0)]
+
+    def stop() -> bool:
+        return bool(stops) and taken[-1] == stops[0]
+
+    def train(*, resume: bool) -> None:
+        train_run(
+            config,
+            pieces,
+            resume=resume,
+            checkpoint_minutes=60,
+            stop=stop,
+            on_step=lambda epoch, step, steps: taken.append((epoch, step)),
+            on_epoch=lambda line: taken.append((line["epoch"], 0)),
+        )
+
+    for resume in (False, True):
+        with pytest.raises(KeyboardInterrupt):
+            train(resume=resume)
+        stops.pop(0)
+    train(resume=True)
+    assert_same_run(whole, pieces)
+    assert len(taken) == len({*taken})
+    assert [(note["epoch"], note["step"]) for note in open_run(pieces).about["resumed"]] == [(1, 2), (3, 0)]
+
+
+def test_what_is_not_finite_is_not_saved_at_a_stop(data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    model = SmallCNN(3, 1)
+    monkeypatch.setattr("worstclass.runs.run.make_model", lambda *_, **__: model)
+
+    def stop() -> bool:
+        torch.nn.init.constant_(next(model.parameters()), torch.nan)
+        return True
+
+    with pytest.raises(KeyboardInterrupt):
+        train_run(tiny_config(data), tmp_path / "run", stop=stop)
+    monkeypatch.undo()
+    assert not (tmp_path / "run" / LAST).exists()
+    with pytest.raises(UserError, match="no checkpoint has been written"):
+        open_run(tmp_path / "run").load_model()
+
+
 def test_a_checkpoint_from_within_an_epoch_is_no_epoch(data: Path, tmp_path: Path) -> None:
     """It continues the run; it is not evaluated under the name of the epoch before."""
 
@@ -290,24 +339,27 @@ def test_the_checkpoint_holds_everything(data: Path, tmp_path: Path) -> None:
     assert torch.allclose(tensors["strategy.cumulative_cost"], costs)
 
 
-def test_ctrl_c_says_how_to_go_on(data: Path, tmp_path: Path) -> None:
-    config = tiny_config(data, epochs=500)
+def test_ctrl_c_saves_and_says_how_to_go_on(data: Path, tmp_path: Path) -> None:
+    """After an epoch, long before a checkpoint is due."""
+    config = tiny_config(data, epochs=5000)
     (tmp_path / "r.toml").write_text(to_toml(config))
     # a job in the background of a script inherits an ignored SIGINT; at a terminal it is Python's own handler
     handler = "import signal; signal.signal(signal.SIGINT, signal.default_int_handler)"
     start = f"{handler}; import worstclass.cli.main as c; c.main()"
     command = [sys.executable, "-c", start, "train", str(tmp_path / "r.toml"), "--out", str(tmp_path / "run")]
-    command += ["--checkpoint-minutes", "0.02"]
+    command += ["--checkpoint-minutes", "60"]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
         try:
             deadline = time.monotonic() + 120
-            while not (tmp_path / "run" / SELECTED).exists() and time.monotonic() < deadline:
+            while not (tmp_path / "run" / LOG).exists() and time.monotonic() < deadline:
                 time.sleep(0.1)
             process.send_signal(signal.SIGINT)
             stdout, stderr = process.communicate(timeout=60)
         finally:
             process.kill()
     assert process.returncode == 130
-    assert f"worstclass train --resume {tmp_path / 'run'}" in stdout
+    assert stdout.endswith(f"\nStopped. Continue with: worstclass train --resume {tmp_path / 'run'}\n")
     assert "Traceback" not in stderr
-    assert open_run(tmp_path / "run").load_model("selected")[1] >= 1
+    run = open_run(tmp_path / "run")
+    assert load_tensors(run.folder / LAST)[1]["epoch"] == len(run.log) >= 1
+    assert run.load_model("selected")[1] >= 1

@@ -10,6 +10,7 @@ import typer
 
 from worstclass.cli.console import say, short
 from worstclass.cli.progress import clock, watch
+from worstclass.cli.stopping import Stop
 from worstclass.config.keys import Config
 from worstclass.errors import exit_code
 from worstclass.evaluation.evaluate import Event
@@ -19,13 +20,14 @@ from worstclass.execution.distributed import ALONE, Team
 from worstclass.inputs.names import RECIPE
 from worstclass.metrics.percentages import percent
 from worstclass.metrics.tail import has_many
-from worstclass.runs.base import base_config, base_epoch
+from worstclass.runs.base import BASE, base_config, base_epoch
 from worstclass.runs.notes import training_notes
 from worstclass.runs.run import Run, consent, open_run
-from worstclass.runs.saver import LOG
+from worstclass.runs.saver import LAST, LOG
 from worstclass.runs.selection import is_validated
 from worstclass.runs.train import train_run
 from worstclass.runs.warm_start import Fork
+from worstclass.training.checkpoint import load_header
 from worstclass.training.engine import Engine
 
 
@@ -56,17 +58,23 @@ def train_with_progress(
     elif team.size > 1:
         say(f"{team.size} processes on CPUs")
     trained, of, notes = 0, config, NewNotes(config.select, averaged=config.average != "none")
+    stop = Stop(here=team.alone)
     try:
-        with watch() as progress:
+        with watch() as progress, stop:
 
             def on_start(run: Run) -> None:
                 notes.start(run)
                 for note in cost_note(run) + start_notes(run):
                     say(f"Note: {note}")
 
+            def on_step(epoch: int, step: int, steps: int) -> None:
+                stop.waits = True
+                progress.step(f"{of.method} epoch {epoch}/{config.epochs}", step, steps)
+
             def on_epoch(line: dict[str, Any]) -> None:
                 nonlocal trained
                 trained += 1
+                stop.waits = line["epoch"] < config.epochs  # what follows on the last one has nothing to save
                 run = open_run(folder)
                 if trained == 1 and (ready := ready_line(run.about)):
                     progress.epoch(ready)
@@ -98,25 +106,31 @@ def train_with_progress(
                 data_limit=data_limit,
                 compile_cache=compile_cache,
                 notify=progress.download,
-                on_step=lambda epoch, step, steps: progress.step(
-                    f"{of.method} epoch {epoch}/{config.epochs}", step, steps
-                ),
+                stop=stop,
                 on_start=on_start,
+                on_step=on_step,
                 on_epoch=on_epoch,
                 on_base=on_base,
                 on_fallback=lambda line: say(f"Note: {line}"),
             )
-    except KeyboardInterrupt as stop:
+    except KeyboardInterrupt as error:
         started = (folder / RECIPE).is_file()
         again = f" Continue with: worstclass train --resume {folder}{consent(config)}" if started else ""
-        say(f"\nStopped.{again}")
-        raise typer.Exit(exit_code(stop)) from None
+        say(f"\nStopped.{lost_note(folder if of is config else folder / BASE)}{again}")
+        raise typer.Exit(128 + stop.heard[0] if stop.heard else exit_code(error)) from None
     if not trained:
         say(f"All {config.epochs} epochs were trained before: nothing is left to do.")
     told = run_notes(open_run(folder)) if team.leads else []
     if told:
         say("\n- ".join(["Notes on this run:", *told]))
     return run
+
+
+def lost_note(folder: Path) -> str:
+    """How many epochs of a run that was stopped came after its last checkpoint; empty where none did."""
+    ended = (folder / LOG).read_bytes().count(b"\n") if (folder / LOG).is_file() else 0
+    lost = ended - load_header(folder / LAST).get("epoch", 0)
+    return f" Epochs since the last checkpoint, which will be made again: {lost}." if lost > 0 else ""
 
 
 def ready_line(about: Mapping[str, Any]) -> str:

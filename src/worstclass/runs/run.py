@@ -74,7 +74,9 @@ class Run:
         """The network of the selected or the last epoch, in evaluation mode, and the number of that epoch."""
         path = self.folder / (SELECTED if which == "selected" else LAST)
         if not path.is_file():
-            raise UserError(f"{self.folder} has no {path.name} yet: no epoch has ended.")
+            saved = (self.folder / LAST).is_file()  # within the first epoch
+            reason = "no epoch has ended" if saved else "no checkpoint has been written"
+            raise UserError(f"{self.folder} has no {path.name} yet: {reason}.")
         refuse_code(self.config, allow_code)
         model = build_model(self.config, self.about["num_classes"], self.about["in_channels"], None)
         tensors, header = load_tensors(path)

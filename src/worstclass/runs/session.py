@@ -3,6 +3,7 @@
 import json
 import time
 from collections.abc import Callable, Collection, Mapping
+from contextlib import suppress
 from dataclasses import asdict
 from functools import partial
 from pathlib import Path
@@ -13,7 +14,7 @@ import torch
 from worstclass.config.keys import Config
 from worstclass.config.recipe import to_toml
 from worstclass.data import Source, fits
-from worstclass.errors import UserError
+from worstclass.errors import TrainingError, UserError
 from worstclass.execution.compile_cache import CompileCache
 from worstclass.execution.distributed import Team
 from worstclass.files import locked, write_atomic, write_json
@@ -53,6 +54,7 @@ def train_one(
     team: Team,
     data_limit: int | None,
     compile_cache: Path | None,
+    stop: Callable[[], bool] | None,
     on_step: Callable[[int, int, int], None] | None,
     on_epoch: Callable[[dict[str, Any]], None] | None,
     on_fallback: Callable[[str], None],
@@ -120,6 +122,13 @@ def train_one(
                 on_step(state.epoch + 1, step, steps)
             if step < steps:  # after the last one comes the epoch's end
                 saver.save_if_due()
+                stop_if_asked()
+
+        def stop_if_asked() -> None:  # only where the state is whole
+            if stop and stop():
+                with suppress(TrainingError):  # weights that are not finite: the checkpoint before them is kept
+                    saver.save_if_due(at_once=True)
+                raise KeyboardInterrupt
 
         def fall_back(line: str) -> None:
             notes.append(line)
@@ -151,6 +160,7 @@ def train_one(
             saver.save_if_due(at_once=record.epoch == plan.epochs)
             if on_epoch:
                 on_epoch(line)
+            stop_if_asked()
     return run
 
 

@@ -39,6 +39,7 @@ def train_run(
     data_limit: int | None = None,
     compile_cache: Path | str | None = None,
     notify: Notify | None = None,
+    stop: Callable[[], bool] | None = None,
     on_start: Callable[[Run], None] | None = None,
     on_step: Callable[[int, int, int], None] | None = None,
     on_epoch: Callable[[dict[str, Any]], None] | None = None,
@@ -51,6 +52,7 @@ def train_run(
     end, the whole state is saved while training goes on, with the epoch selected so far; each file is replaced
     atomically, and what came after the last checkpoint that was written is made again. A damaged checkpoint is found by
     its digest, and the one before it taken. A folder that another process trains in is refused.
+    `stop()` is asked after each step and epoch: if it says so, the state is saved, and `KeyboardInterrupt` is raised.
     `on_start(run)`, before the first step, `on_step(epoch, step, steps)` and `on_epoch(record)` watch, and
     `on_fallback(line)` hears what was taken in the place of something else. Images of more than `data_limit` bytes stay
     in host memory, as `fit` says. Every process of a `team` calls this with the same arguments; the leader alone
@@ -80,6 +82,7 @@ def train_run(
         team=team,
         data_limit=data_limit,
         compile_cache=None if compile_cache is None else Path(compile_cache),
+        stop=stop,
         on_step=on_step,
         on_epoch=on_epoch,
         on_fallback=on_fallback,
