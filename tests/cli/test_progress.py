@@ -8,13 +8,16 @@ import sys
 import time
 from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
 import pytest
+import torch
+import typer
 from rich.console import Console
 
 from sweeps import write_sweep
 from tiny import tiny_config, write_tiny_npz
-from worstclass.cli import progress
+from worstclass.cli import progress, watched
 from worstclass.cli.board import Board
 from worstclass.cli.main import app
 from worstclass.cli.progress import Bars, Lines, clock, watch
@@ -82,6 +85,46 @@ def test_an_epoch(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.Monkey
     assert said[0] == "wat epoch 1/2: 4 steps"
     assert said[-1] == "the first epoch"  # nothing runs after it
     assert set(said[1:-1]) == {"wat epoch 1/2: step 1/4, M:SS left of this epoch"}
+
+
+def test_a_first_step_that_takes_long(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(progress, "INTERVAL", 0.02)
+    with Lines() as lines:
+        lines.begin("wat epoch 1/2", 0, 4)
+        time.sleep(0.4)
+        between = lines_of(capsys)
+        lines.step("wat epoch 1/2", 1, 4)
+    assert between[0] == "wat epoch 1/2: 4 steps"
+    assert set(between[1:]) == {"wat epoch 1/2: step 1/4, M:SS so far"}
+    assert "wat epoch 1/2: 4 steps" not in lines_of(capsys)
+
+
+def test_an_epoch_is_announced_before_its_first_step(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With the steps that it has, and of a run that goes on those done."""
+    said: list[tuple[str, str, int, int]] = []
+
+    class Said(Bars):
+        def begin(self, what: str, done: int, steps: int) -> None:
+            said.append(("begin", what, done, steps))
+
+        def step(self, what: str, step: int, steps: int) -> None:
+            said.append(("step", what, step, steps))
+            if len(said) == 3:
+                raise KeyboardInterrupt
+
+    monkeypatch.setattr(watched, "watch", Said)
+    config, folder = tiny_config(write_tiny_npz(tmp_path / "tiny.npz"), epochs=1), tmp_path / "run"
+    options: Any = {"device": torch.device("cpu"), "checkpoint_minutes": 0.0}
+    with pytest.raises(typer.Exit):
+        watched.train_with_progress(config, folder, **options)
+    watched.train_with_progress(config, folder, resume=True, **options)
+    steps = said[0][3]
+    assert said[:3] == [("begin", "wat epoch 1/1", 0, steps)] + [("step", "wat epoch 1/1", i, steps) for i in (1, 2)]
+    assert said[3:5] == [("begin", "wat epoch 1/1", 1, steps), ("step", "wat epoch 1/1", 2, steps)]
+    assert said[-1] == ("step", "wat epoch 1/1", steps, steps)
+    count = len(said)
+    watched.train_with_progress(config, folder, resume=True, **options)
+    assert len(said) == count  # nothing is left to do
 
 
 def test_a_download(capsys: pytest.CaptureFixture[str]) -> None:

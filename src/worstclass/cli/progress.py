@@ -27,6 +27,8 @@ class Watch(Protocol):
 
     def attack(self, event: Event) -> None: ...
 
+    def begin(self, what: str, done: int, steps: int) -> None: ...
+
     def step(self, what: str, step: int, steps: int) -> None: ...
 
     def epoch(self, line: str) -> None: ...
@@ -60,6 +62,9 @@ class Bars:
         bar = self._bar(_family(event), event.total, percent=event.standing is not None)
         standing = "" if event.standing is None else f", {event.standing} standing"
         self._progress.update(bar, description=f"{_title(event)}{standing}", completed=event.done)
+
+    def begin(self, what: str, done: int, steps: int) -> None:
+        self.step(what, done, steps)
 
     def step(self, what: str, step: int, steps: int) -> None:
         self._progress.update(self._bar("epoch", steps), description=what, completed=step, total=steps)
@@ -113,12 +118,16 @@ class Lines:
         self._last = event
         self._status = lambda: self._state(event, self._left(event.done, event.total))
 
+    def begin(self, what: str, done: int, steps: int) -> None:
+        if not self._training:  # later epochs have the line of the one before
+            self._say(f"{what}: {steps} steps")
+            self._training = True
+        self._begin(what, done)
+        self._status = lambda: f"{what}: step {done + 1}/{steps}{self._left(done, steps)}"
+
     def step(self, what: str, step: int, steps: int) -> None:
         if what != self._what:
-            if not self._training:  # later epochs have the line of the one before
-                self._say(f"{what}: {steps} steps")
-                self._training = True
-            self._begin(what, step - 1)
+            self.begin(what, step - 1, steps)
         self._status = lambda: f"{what}: step {step}/{steps}{self._left(step, steps)} of this epoch"
 
     def epoch(self, line: str) -> None:

@@ -20,6 +20,7 @@ from worstclass.execution.distributed import ALONE, Team
 from worstclass.inputs.names import RECIPE
 from worstclass.metrics.percentages import percent
 from worstclass.metrics.tail import has_many
+from worstclass.runs.about import last_process
 from worstclass.runs.base import BASE, base_config, base_epoch
 from worstclass.runs.notes import training_notes
 from worstclass.runs.run import Run, consent, open_run
@@ -66,6 +67,9 @@ def train_with_progress(
                 notes.start(run)
                 for note in cost_note(run) + start_notes(run):
                     say(f"Note: {note}")
+                epoch, done, steps = first_step(run, resumed=resume)
+                if epoch <= config.epochs:  # the first step may take minutes
+                    progress.begin(f"{of.method} epoch {epoch}/{config.epochs}", done, steps)
 
             def on_step(epoch: int, step: int, steps: int) -> None:
                 stop.waits = True
@@ -126,10 +130,21 @@ def train_with_progress(
     return run
 
 
+def first_step(run: Run, *, resumed: bool) -> tuple[int, int, int]:
+    """The epoch that a training begins with, the steps done of it, and its steps."""
+    images, batch_size = run.about["train_images"], run.config.batch_size
+    done = last_process(run.about).get("step", 0) if resumed else 0
+    return epochs_logged(run.folder) + 1, done, images // min(batch_size, images)
+
+
+def epochs_logged(folder: Path) -> int:
+    """How many epochs a run has ended, saved or not."""
+    return (folder / LOG).read_bytes().count(b"\n") if (folder / LOG).is_file() else 0
+
+
 def lost_note(folder: Path) -> str:
     """How many epochs of a run that was stopped came after its last checkpoint; empty where none did."""
-    ended = (folder / LOG).read_bytes().count(b"\n") if (folder / LOG).is_file() else 0
-    lost = ended - load_header(folder / LAST).get("epoch", 0)
+    lost = epochs_logged(folder) - load_header(folder / LAST).get("epoch", 0)
     return f" Epochs since the last checkpoint, which will be made again: {lost}." if lost > 0 else ""
 
 
