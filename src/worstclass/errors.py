@@ -48,6 +48,11 @@ def shown(value: object, length: int = 100) -> str:
     return text if len(text) <= length else f"{text[:length]}..."
 
 
+def class_called(k: int, names: Sequence[str]) -> str:
+    """A class as an error calls it: by its name, or by its index where names are not known."""
+    return f"class '{names[k]}'" if names else f"class {k}"
+
+
 def reason(error: BaseException) -> str:
     """What an exception says, as part of a line: its first, not endless, without a full stop."""
     text = str(error).partition("\n")[0]

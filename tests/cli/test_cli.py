@@ -253,7 +253,7 @@ def test_bad_data(command: Command, tmp_path: Path, tiny_npz: Path, monkeypatch:
     assert_refused(train("npz:float.npz"), "x_train must be uint8 in 0..255, not float64")
     assert_refused(train("npz:outside.npz"), "labels lie in 1..3, expected 0..2")
     assert_refused(train("npz:negative.npz"), "labels lie in -1..1, expected 0..2")
-    assert_refused(train("npz:single.npz"), "class 2 has 1 training image(s)", "validation")
+    assert_refused(train("npz:single.npz"), "class 'bottom' has 1 training image(s)", "validation")
     assert_refused(train("folder:gone"), "there is no folder gone.")
     assert_refused(train("cifar10"), "cifar10 is not in data and cannot be downloaded", "--data-dir")
     assert contents(tmp_path) == before

@@ -166,6 +166,8 @@ def test_fashion_mini_splits_as_before_to_the_index() -> None:
 def test_split_needs_two_images_a_class(labels: list[int], message: str) -> None:
     with pytest.raises(UserError, match=message):
         split_validation(numbered(labels), 3, 0.5)
+    with pytest.raises(UserError, match=message.replace("class 1", "class 'bee'")):
+        split_validation(numbered(labels), 3, 0.5, class_names=("ant", "bee", "cat"))
 
 
 def test_variants_of_fashion_mini_keep_their_thin_validation() -> None:

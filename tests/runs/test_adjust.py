@@ -132,7 +132,7 @@ def test_refusals(lopsided: Run, adjusted: Run, data: Path, tmp_path: Path) -> N
     assert not (tmp_path / "unfinished").exists()
     steps: list[int] = []
     config = tiny_config(data, valid_fraction=0.05, valid_min=0, adjust_budget=0.1)
-    with pytest.raises(UserError, match="validation images of each class"):
+    with pytest.raises(UserError, match=r"validation images of each class or more; class 'row \d' has"):
         train_run(config, tmp_path / "few", on_step=lambda *step: steps.append(step[1]))
     assert not steps
 

@@ -219,3 +219,5 @@ def test_too_few_images() -> None:
     fewer = images.select(torch.arange(len(images) - 1))
     with pytest.raises(UserError, match=f"needs {LEAST} validation images of each class or more; class 2 has 3"):
         adjust_logits(load_cnn("tiny_cnn", 3), fewer, ATTACK, num_classes=3)
+    with pytest.raises(UserError, match="class 'cat' has 3"):
+        adjust_logits(load_cnn("tiny_cnn", 3), fewer, ATTACK, num_classes=3, class_names=("ant", "bee", "cat"))

@@ -38,7 +38,8 @@ def data_command(
 
     with own_options():
         source = open_source(data, image_size=image_size, test_fraction=test_fraction, data_dir=data_dir)
-        train, valid = split_validation(source.read("train"), source.num_classes, valid_fraction, valid_min)
+        images, names = source.read("train"), source.class_names
+        train, valid = split_validation(images, len(names), valid_fraction, valid_min, class_names=names)
         test = source.read("test")
     found = check_data({"train": train, "valid": valid, "test": test}, source.class_names)
     table = Table("Class", "Training", "Validation", "", "Test", "Disputed %", title=Text(visible(data)))

@@ -9,7 +9,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from worstclass import rng
-from worstclass.errors import UserError, shown
+from worstclass.errors import UserError, class_called, shown
 from worstclass.inputs.images import check_images, check_labels
 
 
@@ -120,17 +120,21 @@ def held_out(count: int, fraction: float, minimum: int = 0) -> int:
     return max(min(max(1, round(fraction * count)), count - 1), min(minimum, count // 5))
 
 
-def split_validation(images: Images, num_classes: int, fraction: float, minimum: int = 0) -> tuple[Images, Images]:
+def split_validation(
+    images: Images, num_classes: int, fraction: float, minimum: int = 0, *, class_names: Sequence[str] = ()
+) -> tuple[Images, Images]:
     """Training and validation images: the last images of each class, in order, are validation.
 
-    `held_out` says how many: the `fraction`, or a `minimum` of them. Every class must have at least two images.
+    `held_out` says how many: the `fraction`, or a `minimum` of them. Every class must have at least two images;
+    `class_names` name the one that has not.
     """
     valid = torch.zeros(len(images), dtype=torch.bool)
     for k in range(num_classes):
         members = (images.y == k).nonzero().squeeze(1)
         if len(members) < 2:
             raise UserError(
-                f"class {k} has {len(members)} training image(s): two or more are needed, one of them for validation."
+                f"{class_called(k, class_names)} has {len(members)} training image(s): two or more are needed, one of "
+                "them for validation."
             )
         valid[members[-held_out(len(members), fraction, minimum) :]] = True
     return images.select(~valid), images.select(valid)

@@ -68,6 +68,7 @@ def _find(run: Run, valid: Images, device: torch.device, budget: float, allow_co
         num_classes=run.about["num_classes"],
         budget=budget,
         seed=run.config.seed,
+        class_names=run.class_names,
     )
 
 

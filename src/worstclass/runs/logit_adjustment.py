@@ -11,7 +11,7 @@ buys `PRICE` points or more at the low end. Accepting decides between c, three q
 of it, each attacked anew.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, NamedTuple
 
@@ -19,7 +19,7 @@ import torch
 from torch import Tensor, nn
 
 from worstclass.data import Images, to_float
-from worstclass.errors import UserError
+from worstclass.errors import UserError, class_called
 from worstclass.rng import generator
 from worstclass.runs.base import BATCH, PRICE
 from worstclass.types import Attack
@@ -58,14 +58,21 @@ class Adjustment(NamedTuple):
 
 
 def adjust_logits(
-    model: nn.Module, images: Images, attack: Attack, *, num_classes: int, budget: float = 0.05, seed: int = 0
+    model: nn.Module,
+    images: Images,
+    attack: Attack,
+    *,
+    num_classes: int,
+    budget: float = 0.05,
+    seed: int = 0,
+    class_names: Sequence[str] = (),
 ) -> Adjustment:
     """The bias to add to the last linear layer of a network, which is left as it was.
 
     `images` must be held out from training, `LEAST` or more of each class. At most `budget` of the average robust
-    accuracy over classes is given up. The same arguments give the same bias.
+    accuracy over classes is given up. The same arguments give the same bias. `class_names` are for errors.
     """
-    layer = check_adjustable(model, images, num_classes)
+    layer = check_adjustable(model, images, num_classes, class_names)
     choosing, accepting = halves(images, num_classes)
     chosen = minimax_bias(model, layer, choosing, attack, seed=seed)
     right = {}
@@ -76,7 +83,7 @@ def adjust_logits(
     return Adjustment(scale * chosen, scale, readings)
 
 
-def check_adjustable(model: nn.Module, images: Images, num_classes: int) -> nn.Linear:
+def check_adjustable(model: nn.Module, images: Images, num_classes: int, class_names: Sequence[str] = ()) -> nn.Linear:
     """The last linear layer, if what is added to its bias is added to the logits, and every class has images."""
     layer = last_layer(model, num_classes)
     x = to_float(images.x[:2].to(layer.bias.device), layer.bias.dtype)
@@ -93,7 +100,7 @@ def check_adjustable(model: nn.Module, images: Images, num_classes: int) -> nn.L
     if int(counts.min()) < LEAST:
         raise UserError(
             f"logit adjustment needs {LEAST} validation images of each class or more; "
-            f"class {int(counts.argmin())} has {int(counts.min())}."
+            f"{class_called(int(counts.argmin()), class_names)} has {int(counts.min())}."
         )
     return layer
 

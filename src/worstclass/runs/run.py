@@ -119,7 +119,8 @@ def training_images(config: Config, source: Source) -> Images:
 
 def split(config: Config, source: Source, images: Images) -> tuple[Images, Images]:
     """The training and the validation images of a run."""
-    return split_validation(images, source.num_classes, config.valid_fraction, config.valid_min)
+    names = source.class_names
+    return split_validation(images, len(names), config.valid_fraction, config.valid_min, class_names=names)
 
 
 def valid_images(run: Run, source: Source) -> Images:

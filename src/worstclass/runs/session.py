@@ -73,7 +73,7 @@ def train_one(
     model = build_model(config, source.num_classes, images.x.shape[1], train)
     check_classifier(model, train, source.num_classes, config.model)
     if config.adjust_budget is not None:  # before anything is trained
-        check_adjustable(model, valid, source.num_classes)
+        check_adjustable(model, valid, source.num_classes, source.class_names)
     if fork:
         check_fork(fork, config, about)
     late = max(keep, default=0)
