@@ -109,6 +109,26 @@ def test_a_class_may_not_be_called_as_a_part(photos: Path) -> None:
     assert text == f"{photos / 'train'} is the train part, and has no class folders: rename it if it is a class."
 
 
+@pytest.mark.parametrize(
+    ("files", "found"),
+    [
+        (["Train/ant/0.png", "Train/bee/0.png", "Test/ant/0.png", "Test/bee/0.png"], "Test"),
+        (["Train/0.png", "Test/0.png", "Val/0.png"], "Test"),
+        (["train/ant/0.png", "train/bee/0.png", "TEST/ant/0.png", "TEST/bee/0.png"], "TEST"),
+        (["Train/ant/0.png", "Train/bee/0.png", "labels/0.png"], "Train"),
+    ],
+)
+def test_a_part_in_capitals_is_no_class(files: list[str], found: str, tmp_path: Path) -> None:
+    write(tmp_path, dict.fromkeys(files, RED))
+    text = one_line(lambda: open_source(f"folder:{tmp_path}", test_fraction=None))
+    assert text == f"{tmp_path} has a folder {found}/: rename {found}/ to {found.lower()}/."
+
+
+def test_a_class_called_train_in_capitals(photos: Path) -> None:
+    write(photos, {"Train/0.png": RED})
+    assert open_source(f"folder:{photos}", test_fraction=0.2).class_names == ("Train", "ant", "bee", "cat")
+
+
 def test_what_systems_leave_is_no_class_and_no_image(photos: Path) -> None:
     (photos / "ant" / "._00.png").write_bytes(b"resource fork")
     write(photos, {"__MACOSX/ant/._00.png": RED, ".cache/0.png": RED})

@@ -33,6 +33,7 @@ class Folder:
         self._sides: dict[Part, list[int]] = {}  # of what was read
         if not path.is_dir():
             raise UserError(f"there is no folder {path}.")
+        _check_spelling(path)
         parts = [part for part in PARTS if (path / part).is_dir()]
         self._flat = not parts and bool(_folders(path))
         if parts and test_fraction is not None:
@@ -151,6 +152,20 @@ def _digest(file: Path) -> int:
     """SHA-256 of CLASS/FILE; an accent is one character (NFC), as not every system writes it."""
     name = unicodedata.normalize("NFC", f"{file.parent.name}/{file.name}")
     return int.from_bytes(hashlib.sha256(os.fsencode(name)).digest())
+
+
+def _check_spelling(path: Path) -> None:
+    """Raise if a part is there as Train or TEST: it would be a class, or not be read. A class may be called Train:
+    it holds images, and other classes are beside it."""
+    folders = _folders(path)
+    only_parts = {entry.name.lower() for entry in folders} <= {*PARTS, "val"}
+    some_part = any((path / part).is_dir() for part in PARTS)
+    for entry in folders:
+        part = entry.name.lower()
+        if part not in PARTS or (path / part).is_dir():  # there too, or the same folder where case does not count
+            continue
+        if only_parts or some_part or (_folders(entry) and not _image_files(entry)):
+            raise UserError(f"{path} has a folder {entry.name}/: rename {entry.name}/ to {part}/.")
 
 
 def _folders(path: Path) -> list[Path]:
