@@ -68,9 +68,11 @@ def test_copies_across_the_parts() -> None:
     assert [line.split(":")[0] for line in found.notes] == [
         "2 test images are in the train part too",
         "1 test images are in the valid part too",
-        "1 test images are near-duplicates of one in the train part.",
+        "1 test images are near-duplicates of one in the train part",
         "2 images have an exact duplicate with another label.",
     ]
+    advice = ": photos of one scene or track belong in one part; make train/ and test/ yourself."
+    assert found.notes[2].endswith(f"the train part{advice}")
 
 
 def test_near_is_by_the_nearest() -> None:

@@ -184,7 +184,9 @@ def _notes(found: DataCheck, side: int) -> list[str]:
     lines += shift_note(names, found.shift) + mirror_note(names, found.mirrored)
     for (one, other), count in found.near.items():
         if count > MANY_NEAR * sum(found.counts[other]):
-            lines.append(f"{count} {other} images are near-duplicates of one in the {one} part.")
+            advice = ": photos of one scene or track belong in one part; make train/ and test/ yourself"
+            where = f"near-duplicates of one in the {one} part{advice if other == 'test' else ''}"
+            lines.append(f"{count} {other} images are {where}.")
     if found.conflicts:
         lines.append(f"{found.conflicts} images have an exact duplicate with another label.")
     if found.blank:
