@@ -135,8 +135,23 @@ def test_a_download(capsys: pytest.CaptureFixture[str]) -> None:
     assert lines_of(capsys) == ["cifar10, 170 MB", "wat epoch 1/2: 4 steps"]
 
 
+def test_a_count(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(progress, "INTERVAL", 0.02)
+    with Lines() as lines:
+        lines.count("comparing", 0, 8)
+        lines.count("comparing", 3, 8)
+        time.sleep(0.4)
+        lines.count("comparing", 8, 8)
+        time.sleep(0.1)
+    first, *between, last = lines_of(capsys)
+    assert (first, last) == ("comparing: 0/8", "comparing: done in M:SS")
+    assert set(between) == {"comparing: 3/8, M:SS left"}
+
+
 def test_bars_take_the_same_events() -> None:
     with Bars() as bars:
+        bars.begin("wat epoch 1/2", 0, 4)
+        bars.count("comparing", 3, 8)
         bars.download("cifar10", 1, 2)
         bars.step("wat epoch 1/2", 1, 4)
         bars.epoch("the first epoch")

@@ -16,6 +16,7 @@ from worstclass.cli import main as cli
 from worstclass.config.keys import Config
 from worstclass.data import Images
 from worstclass.errors import UserError
+from worstclass.evaluation.targets import run_target
 from worstclass.runs.base import (
     BASE,
     MIXES,
@@ -228,8 +229,13 @@ def test_a_stop_changes_nothing(run: Run, data: Path, tmp_path: Path, where: str
         with pytest.raises(KeyboardInterrupt):
             train_run(config_of(data), out, on_base=on_base, on_step=on_step)
         assert not is_trained(open_run(out))  # a sweep would evaluate weights that do not ship
-    again = train_run(config_of(data), out, resume=True)
+        (note,) = run_target(open_run(out)).notes
+        assert note.startswith(f"{out} has not been compared with its base yet")
+    heard: list[tuple[int, int]] = []
+    again = train_run(config_of(data), out, resume=True, on_compare=lambda *at: heard.append(at))
     assert is_trained(again)
+    assert heard == ([] if where == "at the end" else [(done, len(MIXES)) for done in range(len(MIXES) + 1)])
+    assert not run_target(again).notes
     assert again.about["base"] == run.about["base"]
     assert (out / SELECTED).read_bytes() == (run.folder / SELECTED).read_bytes()
 
@@ -279,4 +285,5 @@ def test_the_command_ends_with_a_sentence(
     assert ended.value.code == 0
     printed = capsys.readouterr().out
     assert "The base: trades, from epoch 1 on." in printed
+    assert "comparing with the base: 0/8\n" in printed
     assert f"compared with its base: {json.loads((tmp_path / 'run' / ABOUT).read_text())['base']['verdict']}" in printed

@@ -33,6 +33,8 @@ class Watch(Protocol):
 
     def epoch(self, line: str) -> None: ...
 
+    def count(self, what: str, done: int, total: int) -> None: ...
+
     def download(self, what: str, done: int, total: int) -> None: ...
 
 
@@ -72,6 +74,9 @@ class Bars:
     def epoch(self, line: str) -> None:
         say(fold(line, console.width))
         self._progress.reset(self._bar("epoch", None))
+
+    def count(self, what: str, done: int, total: int) -> None:
+        self._progress.update(self._bar("count", total), description=what, completed=done)
 
     def download(self, what: str, done: int, total: int) -> None:
         self._progress.update(self._bar("download", total), description=what, completed=done)
@@ -133,6 +138,15 @@ class Lines:
     def epoch(self, line: str) -> None:
         self._status = None
         self._say(line)
+
+    def count(self, what: str, done: int, total: int) -> None:
+        if what != self._what:
+            self._begin(what, done)
+            self._say(f"{what}: {done}/{total}")
+        self._status = lambda: f"{what}: {done}/{total}{self._left(done, total)}"
+        if done == total:
+            self._status = None
+            self._say(f"{what}: done in {clock(time.monotonic() - self._began)}")
 
     def download(self, what: str, done: int, total: int) -> None:
         if what != self._what:

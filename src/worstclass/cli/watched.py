@@ -115,6 +115,7 @@ def train_with_progress(
                 on_step=on_step,
                 on_epoch=on_epoch,
                 on_base=on_base,
+                on_compare=lambda done, total: progress.count("comparing with the base", done, total),
                 on_fallback=lambda line: say(f"Note: {line}"),
             )
     except KeyboardInterrupt as error:

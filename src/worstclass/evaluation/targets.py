@@ -45,9 +45,11 @@ from worstclass.files import locked, write_json
 from worstclass.inputs.names import BLACK_BOX
 from worstclass.models import make_model
 from worstclass.models.robustbench import published
+from worstclass.runs.finished import is_settled
 from worstclass.runs.run import (
     Run,
     check_classifier,
+    consent,
     fingerprint,
     open_data,
     refuse_script,
@@ -108,10 +110,21 @@ def run_target(
         **shipped(run.about, checkpoint),
     }
     notes = (
+        *(_pending_note(run) if checkpoint == "selected" else []),
         *source.notes("test" if part == "test" else "train"),
         *(_renamed_note(run, source) if part == "test" else []),
     )
     return Target(model, images, run.class_names, run.config.eps, run.config.norm, about, run.folder, notes)
+
+
+def _pending_note(run: Run) -> list[str]:
+    """A line if what ships is yet to be chosen: the weights of a run are then its own, whatever its base is worth."""
+    if run.config.base_start is None or is_settled(run.folder):
+        return []
+    return [
+        f"{run.folder} has not been compared with its base yet, and these weights may not be those that ship: "
+        f"worstclass train --resume {run.folder}{consent(run.config)} goes on."
+    ]
 
 
 def _renamed_note(run: Run, source: Source) -> list[str]:

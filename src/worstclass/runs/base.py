@@ -6,6 +6,7 @@ that keep to the budget: at most so much of the average is given up, as far as v
 buys at least `PRICE` points of the worst tenth. Where none does, that is the base.
 """
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -86,8 +87,17 @@ def choose(readings: list[Reading], budget: float) -> Reading:
     return best
 
 
-def settle(run: Run, train: Images, valid: Images, device: torch.device) -> dict[str, Any]:
-    """Read run and base on validation, write what ships as the run's selected weights, and say it in run.json."""
+def settle(
+    run: Run,
+    train: Images,
+    valid: Images,
+    device: torch.device,
+    on_compare: Callable[[int, int], None] | None = None,
+) -> dict[str, Any]:
+    """Read run and base on validation, write what ships as the run's selected weights, and say it in run.json.
+
+    `on_compare(done, total)` hears how many of the networks are read, none of them first.
+    """
     config, folder = run.config, run.folder
     ours, own_header = _selected(folder)
     base, base_header = _selected(folder / BASE)
@@ -97,13 +107,17 @@ def settle(run: Run, train: Images, valid: Images, device: torch.device) -> dict
     attack = config.make_plan().valid_attack
     known = _first_of_each(train, num_classes, TRAINING_IMAGES)
     readings, answers = [], {}
-    for mix in MIXES:
+    for done, mix in enumerate(MIXES):
+        if on_compare:
+            on_compare(done, len(MIXES))
         load_weights(model, mixed(base, ours, mix), folder)
         trained, answers[mix] = (predictions(model, images, attack, seed=config.seed) for images in (known, valid))
         tables = _table(known.y.cpu(), trained, num_classes), _table(valid.y.cpu(), answers[mix], num_classes)
         accuracy = 1 - class_cost(tables[0], tables[1], counts, prior=PRIOR, slack=SLACK)
         error = standard_error(valid.y.cpu(), answers[mix], answers[0.0], num_classes)
         readings.append(Reading(mix, float(accuracy.mean()), worst_tenth(accuracy.numpy()), error))
+    if on_compare:
+        on_compare(len(MIXES), len(MIXES))
     chosen = choose(readings, config.budget) if config.ship == "better" else readings[-1]
     said = verdict(valid.y.cpu(), answers[chosen.mix], answers[0.0], num_classes, chosen.mix)
     header = base_header if chosen.mix == 0 else own_header
