@@ -3,6 +3,7 @@
 import contextlib
 import json
 import os
+import re
 import shutil
 import signal
 import socket
@@ -353,7 +354,8 @@ def test_processes_that_were_not_started_alike_are_refused(tmp_path: Path) -> No
     )
     process = torchrun(2, str(script), stdout=subprocess.PIPE, stderr=subprocess.PIPE)
     printed, errors = ended(process)
-    assert sorted(printed.splitlines()) == ["0 not alike", "1 not alike"], errors
+    said = re.findall(r"\d not alike", printed)  # some versions of gloo print too
+    assert sorted(said) == ["0 not alike", "1 not alike"], errors
 
 
 @pytest.mark.slow
