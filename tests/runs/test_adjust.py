@@ -20,7 +20,7 @@ from worstclass.report.paper import printed
 from worstclass.reproduce.rows import rows_of
 from worstclass.runs.adjust import adjust_run
 from worstclass.runs.finished import is_trained
-from worstclass.runs.logit_adjustment import add_bias, last_layer
+from worstclass.runs.logit_adjustment import ROUNDS, SCALES, add_bias, last_layer
 from worstclass.runs.run import Run, open_run
 from worstclass.runs.saver import ABOUT, LAST, SELECTED
 from worstclass.runs.train import train_run
@@ -78,7 +78,11 @@ def test_evaluations_say_that_the_logits_are_adjusted(adjusted: Run) -> None:
 def test_a_key_of_the_recipe_does_the_same_as_the_command(data: Path, tmp_path: Path, extra: dict[str, Any]) -> None:
     plain = train_run(tiny_config(data, epochs=2, **extra), tmp_path / "plain")
     after = adjust_run(plain, tmp_path / "after", budget=0.1)
-    at_once = train_run(tiny_config(data, epochs=2, adjust_budget=0.1, **extra), tmp_path / "at once")
+    heard: list[tuple[int, int]] = []
+    recipe = tiny_config(data, epochs=2, adjust_budget=0.1, **extra)
+    at_once = train_run(recipe, tmp_path / "at once", on_adjust=lambda *at: heard.append(at))
+    total = ROUNDS + len(SCALES)
+    assert heard == [(done, total) for done in range(total + 1)]
     assert at_once.config == after.config
     assert same_weights(after, at_once)
     assert after.about["adjustment"] == at_once.about["adjustment"]
@@ -147,4 +151,6 @@ def test_the_command(
     assert ended.value.code == 0
     folder = lopsided.folder.with_name(f"{lopsided.folder.name}-adjusted")
     verdict = json.loads((folder / ABOUT).read_text())["adjustment"]["verdict"]
-    assert f"Logit adjustment: {verdict}" in " ".join(capsys.readouterr().out.split())
+    printed = " ".join(capsys.readouterr().out.split())
+    assert f"adjusting the logits: 0/{ROUNDS + len(SCALES)}" in printed
+    assert f"Logit adjustment: {verdict}" in printed

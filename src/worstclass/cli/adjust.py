@@ -26,12 +26,20 @@ def adjust(
     """
     folder = out or run.resolve().with_name(f"{run.resolve().name}-adjusted")
 
+    from worstclass.cli.progress import watch
     from worstclass.runs.adjust import adjust_run
     from worstclass.runs.devices import pick_device
     from worstclass.runs.run import consent, open_run
 
-    adjusted = adjust_run(
-        open_run(run), folder, budget=budget, data_dir=data_dir, device=pick_device(device), allow_code=allow_code
-    )
+    with watch() as progress:
+        adjusted = adjust_run(
+            open_run(run),
+            folder,
+            budget=budget,
+            data_dir=data_dir,
+            device=pick_device(device),
+            allow_code=allow_code,
+            on_attack=lambda done, total: progress.count("adjusting the logits", done, total),
+        )
     say(f"Logit adjustment: {adjusted.about['adjustment']['verdict']}")
     say(f"Run: {folder}. Evaluate it with: worstclass evaluate {folder}{consent(adjusted.config)}")

@@ -76,7 +76,7 @@ class Bars:
         self._progress.reset(self._bar("epoch", None))
 
     def count(self, what: str, done: int, total: int) -> None:
-        self._progress.update(self._bar("count", total), description=what, completed=done)
+        self._progress.update(self._bar("count", total), description=what, completed=done, total=total)
 
     def download(self, what: str, done: int, total: int) -> None:
         self._progress.update(self._bar("download", total), description=what, completed=done)

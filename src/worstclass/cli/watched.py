@@ -116,6 +116,7 @@ def train_with_progress(
                 on_epoch=on_epoch,
                 on_base=on_base,
                 on_compare=lambda done, total: progress.count("comparing with the base", done, total),
+                on_adjust=lambda done, total: progress.count("adjusting the logits", done, total),
                 on_fallback=lambda line: say(f"Note: {line}"),
             )
     except KeyboardInterrupt as error:

@@ -1,5 +1,6 @@
 """A run whose logits are adjusted after training, by its own validation images: in place, or as a run of its own."""
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -26,10 +27,12 @@ def adjust_run(
     data_dir: Path | str = Path("data"),
     device: torch.device | str = "cpu",
     allow_code: bool = False,
+    on_attack: Callable[[int, int], None] = lambda done, total: None,
 ) -> Run:
     """Adjust the logits of a trained run, and write the result as a run of its own into a new folder.
 
     It is what the same recipe with `adjust_budget` would have given. The run itself stays as it was.
+    `on_attack(done, total)` hears how many attacks on the validation images are done.
     """
     out = Path(out)
     config = make_config(run.config.recipe() | {"adjust_budget": budget})
@@ -44,7 +47,7 @@ def adjust_run(
     about = {key: value for key, value in run.about.items() if key != "keep"}
     about |= {"adjusted_run": run.folder.name, "recipe_digest": recipe_digest(recipe)}
     copy = Run(out, config, about)
-    found = _find(run, valid, torch.device(device), budget, allow_code)
+    found = _find(run, valid, torch.device(device), budget, allow_code, on_attack)
     out.mkdir(parents=True, exist_ok=True)
     keep_previous(run.folder / LAST, out / LAST)
     write_atomic(out / LOG, (run.folder / LOG).read_bytes())
@@ -53,13 +56,27 @@ def adjust_run(
     return Run(out, config, about)
 
 
-def adjust_selected(run: Run, valid: Images, device: torch.device, *, allow_code: bool) -> dict[str, Any]:
+def adjust_selected(
+    run: Run,
+    valid: Images,
+    device: torch.device,
+    *,
+    allow_code: bool,
+    on_attack: Callable[[int, int], None] = lambda done, total: None,
+) -> dict[str, Any]:
     """Adjust the selected weights of a run in place, as the end of its training; returns what run.json says now."""
     assert run.config.adjust_budget is not None
-    return _write(run, run, _find(run, valid, device, run.config.adjust_budget, allow_code))
+    return _write(run, run, _find(run, valid, device, run.config.adjust_budget, allow_code, on_attack))
 
 
-def _find(run: Run, valid: Images, device: torch.device, budget: float, allow_code: bool) -> Adjustment:
+def _find(
+    run: Run,
+    valid: Images,
+    device: torch.device,
+    budget: float,
+    allow_code: bool,
+    on_attack: Callable[[int, int], None],
+) -> Adjustment:
     model = run.load_model(allow_code=allow_code)[0].to(device)
     return adjust_logits(
         model,
@@ -69,6 +86,7 @@ def _find(run: Run, valid: Images, device: torch.device, budget: float, allow_co
         budget=budget,
         seed=run.config.seed,
         class_names=run.class_names,
+        on_attack=on_attack,
     )
 
 

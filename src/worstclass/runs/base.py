@@ -92,7 +92,7 @@ def settle(
     train: Images,
     valid: Images,
     device: torch.device,
-    on_compare: Callable[[int, int], None] | None = None,
+    on_compare: Callable[[int, int], None] = lambda done, total: None,
 ) -> dict[str, Any]:
     """Read run and base on validation, write what ships as the run's selected weights, and say it in run.json.
 
@@ -108,16 +108,14 @@ def settle(
     known = _first_of_each(train, num_classes, TRAINING_IMAGES)
     readings, answers = [], {}
     for done, mix in enumerate(MIXES):
-        if on_compare:
-            on_compare(done, len(MIXES))
+        on_compare(done, len(MIXES))
         load_weights(model, mixed(base, ours, mix), folder)
         trained, answers[mix] = (predictions(model, images, attack, seed=config.seed) for images in (known, valid))
         tables = _table(known.y.cpu(), trained, num_classes), _table(valid.y.cpu(), answers[mix], num_classes)
         accuracy = 1 - class_cost(tables[0], tables[1], counts, prior=PRIOR, slack=SLACK)
         error = standard_error(valid.y.cpu(), answers[mix], answers[0.0], num_classes)
         readings.append(Reading(mix, float(accuracy.mean()), worst_tenth(accuracy.numpy()), error))
-    if on_compare:
-        on_compare(len(MIXES), len(MIXES))
+    on_compare(len(MIXES), len(MIXES))
     chosen = choose(readings, config.budget) if config.ship == "better" else readings[-1]
     said = verdict(valid.y.cpu(), answers[chosen.mix], answers[0.0], num_classes, chosen.mix)
     header = base_header if chosen.mix == 0 else own_header

@@ -11,7 +11,7 @@ buys `PRICE` points or more at the low end. Accepting decides between c, three q
 of it, each attacked anew.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, NamedTuple
 
@@ -66,19 +66,24 @@ def adjust_logits(
     budget: float = 0.05,
     seed: int = 0,
     class_names: Sequence[str] = (),
+    on_attack: Callable[[int, int], None] = lambda done, total: None,
 ) -> Adjustment:
     """The bias to add to the last linear layer of a network, which is left as it was.
 
     `images` must be held out from training, `LEAST` or more of each class. At most `budget` of the average robust
     accuracy over classes is given up. The same arguments give the same bias. `class_names` are for errors.
+    `on_attack(done, total)` hears how many of the attacks are done, none of them first.
     """
+    total = ROUNDS + len(SCALES)
     layer = check_adjustable(model, images, num_classes, class_names)
     choosing, accepting = halves(images, num_classes)
-    chosen = minimax_bias(model, layer, choosing, attack, seed=seed)
+    chosen = minimax_bias(model, layer, choosing, attack, seed=seed, on_round=lambda done: on_attack(done, total))
     right = {}
-    for scale in SCALES:
+    for number, scale in enumerate(SCALES):
+        on_attack(ROUNDS + number, total)
         logits = attacked_logits(model, layer, scale * chosen, accepting, attack, seed=seed, stream="accept")
         right[scale] = (logits + scale * chosen).argmax(1) == accepting.y.cpu()
+    on_attack(total, total)
     scale, readings = accept(right, accepting.y.cpu(), num_classes, budget)
     return Adjustment(scale * chosen, scale, readings)
 
@@ -159,12 +164,21 @@ def attacked_logits(
     return torch.cat(found)
 
 
-def minimax_bias(model: nn.Module, layer: nn.Linear, images: Images, attack: Attack, *, seed: int) -> Tensor:
+def minimax_bias(
+    model: nn.Module,
+    layer: nn.Linear,
+    images: Images,
+    attack: Attack,
+    *,
+    seed: int,
+    on_round: Callable[[int], None] = lambda done: None,
+) -> Tensor:
     """The bias (K,), summing to zero, with the highest J against `ROUNDS` attacks, each on the best bias so far."""
     y = images.y.cpu()
     bias = torch.zeros(layer.out_features, dtype=torch.float64)
     lead = torch.full((len(y), len(bias)), -torch.inf, dtype=torch.float64)
     for number in range(ROUNDS):
+        on_round(number)
         logits = attacked_logits(model, layer, bias, images, attack, seed=seed, stream=f"round {number}")
         lead = torch.maximum(lead, leads(logits, y))
         bias = best_bias(lead, y)

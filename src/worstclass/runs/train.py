@@ -44,7 +44,8 @@ def train_run(
     on_step: Callable[[int, int, int], None] | None = None,
     on_epoch: Callable[[dict[str, Any]], None] | None = None,
     on_base: Callable[[], None] | None = None,
-    on_compare: Callable[[int, int], None] | None = None,
+    on_compare: Callable[[int, int], None] = lambda done, total: None,
+    on_adjust: Callable[[int, int], None] = lambda done, total: None,
     on_fallback: Callable[[str], None] = warnings.warn,
 ) -> Run:
     """Train, or continue, a run in the folder `out`; of the test part nothing is read but the size of its images.
@@ -64,7 +65,7 @@ def train_run(
     With `base_start` in the recipe a run without class weights is trained too, in the folder `base`, and what is
     selected is the better of the two or a network between them (`runs.base`); `on_base()` is called before it starts,
     and `on_compare(done, total)` as they are compared.
-    With `adjust_budget` its logits are adjusted last (`runs.logit_adjustment`).
+    With `adjust_budget` its logits are adjusted last (`runs.logit_adjustment`), and `on_adjust(done, total)` is called.
     """
     out = Path(out)
 
@@ -115,5 +116,6 @@ def train_run(
     if bases:
         run = Run(out, config, settle(run, *parts, torch.device(device), on_compare))
     if config.adjust_budget is not None:
-        run = Run(out, config, adjust_selected(run, parts[1], torch.device(device), allow_code=allow_code))
+        adjusted = adjust_selected(run, parts[1], torch.device(device), allow_code=allow_code, on_attack=on_adjust)
+        run = Run(out, config, adjusted)
     return run
