@@ -21,6 +21,7 @@ from worstclass.data import sources
 from worstclass.data.cifar import CIFAR10
 from worstclass.inputs.names import RECIPE
 from worstclass.runs.saver import ABOUT, LAST, LOG, SELECTED
+from worstclass.runs.seen import SEEN
 from worstclass.runs.train import train_run
 
 
@@ -98,7 +99,7 @@ def test_train_evaluate_and_the_files_they_leave(command: Command, tmp_path: Pat
     assert outcome.code == 0, outcome
     assert outcome.err == ""
     assert "worstclass evaluate out" in outcome.out
-    assert {path.name for path in (tmp_path / "out").glob("[!.]*")} == {RECIPE, ABOUT, LOG, LAST, SELECTED}
+    assert {path.name for path in (tmp_path / "out").glob("[!.]*")} == {RECIPE, ABOUT, LOG, LAST, SELECTED, SEEN}
     assert len((tmp_path / "out" / LOG).read_text().splitlines()) == 2
     assert "seed = 7\n" in (tmp_path / "out" / RECIPE).read_text()
     outcome = command("evaluate", "out", "--attacks", "natural,fgsm")
@@ -351,7 +352,7 @@ def test_evaluate_with_unknown_names(command: Command, tmp_path: Path, runs: Pat
     for eps, hints in (("8", ["eps = 8:", "8/255?"]), ("300", ["at most 1"]), ("0", ["positive"]), ("x", ["8/255"])):
         words = ("--weights", "w.safetensors", "--data", "fashion-mini", "--out", "out", "--eps", eps)
         assert_refused(command("evaluate", "own_code:build", *words), *hints)
-    assert_refused(command("evaluate", "own_code:build"), "give --weights, --data, --eps and --out")
+    assert_refused(command("evaluate", "own_code:build"), "give --data, --eps and --out")
     assert_refused(command("evaluate", small, "--attacks", "fgsm", "--base", runs / "wide"), "has not been evaluated")
     assert contents(tmp_path) == before
 

@@ -150,9 +150,57 @@ def test_normalisation_twice_or_not_at_all_is_suspected(model: SmallCNN, images:
     given = Normalized(expects, [float(mean)], [float(std)])
     assert torch.allclose(given.eval()(x), model(x), atol=1e-3)
     assert "normalisation" not in {name.removeprefix("double-") for name in lines(given, images)}
-    assert "does the model expect them? Give mean and std." in lines(expects, images)["normalisation"][0]
+    assert "does the model expect them? Give their mean and std." in lines(expects, images)["normalisation"][0]
     twice = Normalized(given, [float(mean)], [float(std)])
     assert "does the model normalise images itself" in lines(twice, images)["double-normalisation"][0]
+
+
+@pytest.mark.parametrize(
+    ("mean", "std", "name", "text"),
+    [
+        (0.0, 1 / 255, "scale", "on images in 0..255: does the model expect them? Give mean 0 and std 1/255."),
+        (0.5, 0.5, "scale", "on images in -1..1: does the model expect them? Give mean 0.5 and std 0.5."),
+        (None, None, "normalisation", "on normalised images instead: does the model expect them?"),
+    ],
+)
+def test_what_a_model_expects_of_its_images_is_found(
+    mean: float | None, std: float | None, name: str, text: str, model: SmallCNN, images: Images
+) -> None:
+    """Of the ways to scale images the one that suits it best is named, and given that nothing is."""
+    x = to_float(images.x).double()
+    if mean is None or std is None:  # those of the images, but it was given others
+        mean, std = float(x.mean()), float(x.std())
+        odd: nn.Module = Normalized(Expects(model, mean, std), [mean + 0.5], [std])
+    else:
+        odd = Expects(model, mean, std)
+    found = lines(odd, images)
+    assert text in found[name][0]
+    assert not found[name][1]
+    assert not {"scale", "normalisation"} & set(lines(Normalized(Expects(model, mean, std), [mean], [std]), images))
+
+
+def test_outputs_behind_a_sigmoid_are_told(model: SmallCNN, images: Images) -> None:
+    """They may be meant, so the audit goes on, but it is not trusted."""
+
+    class Sigmoid(Wrapped):
+        def forward(self, x: Tensor) -> Tensor:
+            return torch.sigmoid(self.logits(x))
+
+    assert lines(Sigmoid(model), images)["logits"][1] is False
+    with pytest.warns(UserWarning, match=r"all outputs lie in 0\.\.1"):
+        result = wc.audit(Sigmoid(model).eval(), (images.x, images.y), EPS, attacks="autoattack", limit=30)
+    assert "Trustworthy" not in str(result)
+    assert [each["passed"] for each in result.card["findings"] if each["name"] == "logits"] == [False]
+
+
+def test_a_radius_may_be_a_text(model: SmallCNN, images: Images) -> None:
+    number, text = (
+        wc.audit(model, (images.x, images.y), eps, attacks="pgd-2", checks=False) for eps in (13 / 255, "13/255")
+    )
+    assert text.average == number.average
+    assert text.card["about"]["eps"] == 13 / 255
+    with pytest.raises(UserError, match="eps: '8/x' is not a number"):
+        wc.audit(model, (images.x, images.y), "8/x")
 
 
 def test_mean_and_std_attack_in_the_range_of_images(model: SmallCNN, images: Images) -> None:

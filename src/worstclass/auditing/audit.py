@@ -18,6 +18,7 @@ from worstclass.attacks.active_set import predict
 from worstclass.auditing.data import read_data, sample
 from worstclass.auditing.preflight import check_classes, preflight, standardised, try_model
 from worstclass.auditing.result import AuditResult
+from worstclass.config.fields import parse_number
 from worstclass.data.images import check_class_names
 from worstclass.errors import UserError, choose, shown
 from worstclass.evaluation.checks import CHECKED_IMAGES, STRONG
@@ -43,7 +44,7 @@ TRAINING = "the model is in training mode: it is audited in evaluation mode, and
 def audit(
     model: nn.Module,
     data: Any,
-    eps: float = 8 / 255,
+    eps: float | str = 8 / 255,
     *,
     norm: Norm = "linf",
     attacks: str | Sequence[str] = "autoattack",
@@ -65,6 +66,7 @@ def audit(
 ) -> AuditResult:
     """Attack a model in the ball of radius `eps` around each test image, and measure every class.
 
+    `eps`: a number, or a text such as "8/255".
     `data`: a DataLoader, a Dataset, a pair (images, labels) of tensors or arrays, or the name of a data set, of which
     the test part is taken. Images are uint8, or floats in [0, 1]; for a model that expects normalised ones give their
     `mean` and `std`. `attacks`: `autoattack`, `quick` (PGD-20 and APGD-T, an upper bound), or any names, in a list or
@@ -78,7 +80,11 @@ def audit(
     if not isinstance(model, nn.Module):
         raise UserError(f"audit takes a torch.nn.Module, not {type(model).__name__}.")
     choose("norm", norm, get_args(Norm))
-    if not check_radius(eps, norm) > 0:
+    try:
+        given_radius = parse_number(eps)
+    except ValueError as error:
+        raise UserError(f"eps: {error}.") from None
+    if not (radius := check_radius(given_radius, norm)) > 0:
         raise UserError("eps must be above 0: attacks='natural' measures clean images alone.")
     names = attack_names(attacks)
     reading: dict[str, Any] = {"image_size": image_size, "test_fraction": test_fraction}
@@ -100,7 +106,7 @@ def audit(
         **{key: value for key, value in reading.items() if value is not None},
     }
     names_shown = known or tuple(map(str, range(num_classes)))
-    target = Target(model, images, names_shown, float(eps), norm, about | _limited(limit), notes=read.notes)
+    target = Target(model, images, names_shown, radius, norm, about | _limited(limit), notes=read.notes)
     return audit_target(
         normalised(target, mean, std),
         names,

@@ -12,7 +12,7 @@ from worstclass.attacks.active_set import predict
 from worstclass.attacks.losses import margin
 from worstclass.data import Images, repeated_images, to_float
 from worstclass.errors import UserError, reason
-from worstclass.evaluation.checks import CHECKED_IMAGES, UNLIKELY, Finding, check_model, some_of
+from worstclass.evaluation.checks import CHECKED_IMAGES, SQUASHED, UNLIKELY, Finding, check_model, some_of
 from worstclass.evaluation.evaluate import as_input
 from worstclass.inputs.images import check_first_label, check_labels, check_logits, kept_as_is
 from worstclass.inputs.names import BLACK_BOX
@@ -116,7 +116,7 @@ def _told(finding: Finding) -> str:
 
 def _outputs(logits: Tensor, finding: Finding) -> list[Line]:
     if not finding.passed:
-        return [Line("logits", _told(finding), error=True)]
+        return [Line("logits", _told(finding), error=finding.seen != SQUASHED)]
     if bool((logits.exp().sum(1) - 1).abs().max() <= LOG_PROBABILITY):
         text = "outputs are log-probabilities, not logits: attacks work on them as well, nothing needs to be done."
         return [Line("logits", text)]
@@ -129,7 +129,8 @@ def _accuracy(logits: Tensor, y: Tensor, num_classes: int) -> list[Line]:
     by_class = per_class_accuracy(y.cpu().numpy(), predicted.cpu().numpy(), num_classes)
     classes = by_class[by_class == by_class]  # those with images
     accuracy, right = float(classes.mean()), int((predicted == y).sum())
-    seen = f"clean accuracy is {percent(accuracy)}% (mean over classes), and chance {100 / num_classes:.1f}%"
+    chance = f"and chance {100 / num_classes:.1f}%"
+    seen = f"clean accuracy is {percent(accuracy)}% on {len(y)} images (mean over classes), {chance}"
     if len(classes) > 1 and accuracy <= 1 / num_classes:
         advice = "look at the weights, the order of the classes, and mean and std."
         return [Line("accuracy", f"{seen}: {advice}", error=True)]
@@ -155,31 +156,41 @@ def _order(logits: Tensor, y: Tensor, num_classes: int) -> list[Line]:
         return []
     moved = [f"{k} to {int(name)}" for k, name in enumerate(names) if k != int(name)]
     before, after = (percent(float(each.double().mean())) for each in (right, renamed))
-    text = f"clean accuracy is {before}%, and {after}% if outputs are renamed ({', '.join(moved[:3])}"
-    return [Line("order", f"{text}{', ...' if len(moved) > 3 else ''}): are the model's classes in the data's order?")]
+    listed = ", ".join([*moved[:3], *(["..."] if len(moved) > 3 else [])])
+    text = f"clean accuracy is {before}% on {len(right)} images, and {after}% if outputs are renamed ({listed})"
+    return [Line("order", f"{text}: are the model's classes in the data's order?")]
 
 
 def _normalisation(model: Classifier, x: Tensor, y: Tensor, logits: Tensor) -> list[Line]:
-    """Whether the model does better without the normalisation it was given, or with one that it lacks."""
-    right = logits.argmax(1) == y
-    std, mean = torch.std_mean(x.double(), (0, 2, 3))
-    added = standardised(model, mean.tolist(), std.clamp_min(1e-6).tolist(), x)
-    others: list[tuple[str, nn.Module, str]] = [
-        ("normalisation", added, "on normalised images: does the model expect them? Give mean and std.")
-    ]
+    """Whether the model does better without the normalisation it was given, with another, or with one that it lacks."""
+    std, mean = (each.tolist() for each in torch.std_mean(x.double(), (0, 2, 3)))
+    own = (mean, [max(each, 1e-6) for each in std])
+    white, signed = ([0.0] * len(mean), [1 / 255] * len(mean)), ([0.5] * len(mean), [0.5] * len(mean))
+    others: list[tuple[str, nn.Module, str]] = []
+    inner, instead = model, ""
     if isinstance(model, Normalized):
+        inner, instead = model.model, " instead"
         text = "without mean and std: does the model normalise images itself already?"
-        others.insert(0, ("double-normalisation", model.model, text))
+        others.append(("double-normalisation", inner, text))
+    for name, (shift, scale), text in (
+        ("normalisation", own, f"on normalised images{instead}: does the model expect them? Give their mean and std."),
+        ("scale", white, f"on images in 0..255{instead}: does the model expect them? Give mean 0 and std 1/255."),
+        ("scale", signed, f"on images in -1..1{instead}: does the model expect them? Give mean 0.5 and std 0.5."),
+    ):
+        others.append((name, standardised(inner, shift, scale, x), text))
+    right = logits.argmax(1) == y
+    best, found = float(right.double().mean()), []
     for name, other, text in others:
         try:
             better = predict(other, x).argmax(1) == y
         except Exception:  # it cannot take such images: nothing is suspected
             continue
-        gained, lost = int((better & ~right).sum()), int((right & ~better).sum())
-        if gained and binomtest(gained, gained + lost, alternative="greater").pvalue < UNLIKELY:
-            before, after = (100 * float(each.double().mean()) for each in (right, better))
-            return [Line(name, f"clean accuracy is {before:.1f}%, and {after:.1f}% {text}")]
-    return []
+        gained, lost, after = int((better & ~right).sum()), int((right & ~better).sum()), float(better.double().mean())
+        if after <= best or binomtest(gained, gained + lost, alternative="greater").pvalue >= UNLIKELY / len(others):
+            continue
+        seen = f"clean accuracy is {percent(float(right.double().mean()))}% on {len(y)} images, and {percent(after)}%"
+        best, found = after, [Line(name, f"{seen} {text}")]
+    return found
 
 
 def _slope(model: Classifier, x: Tensor, y: Tensor, finding: Finding, *, black_box: bool) -> list[Line]:

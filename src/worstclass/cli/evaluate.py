@@ -1,6 +1,6 @@
 """`worstclass evaluate`: attack a run, or a model of your own."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -26,15 +26,17 @@ from worstclass.inputs.names import (
     NATURAL,
     OTHER_MODELS,
     check_run_folder,
-    model_kind,
     parse_attacks,
     runs_user_code,
 )
 
 if TYPE_CHECKING:
+    import torch
+
     from worstclass.evaluation.targets import Target
 
 DEFAULT_ATTACKS = "natural,pgd-20,pgd-100,cw"
+NORMALISATION = {"normalisation", "scale"}  # lines of the preflight that a mean and a std mend
 
 
 def evaluate(
@@ -87,8 +89,7 @@ def evaluate(
         raise UserError("--transfer is one of the checks: give --checks too.")
     if runs_user_code(target) and not Path(target).exists():
         refuse(target, "is for a run; {} is a model of your own", {"--checkpoint": checkpoint, "--part": part})
-        needed: dict[str, object] = {"--weights": weights} if model_kind(target) is None else {}
-        needed |= {"--data": data, "--eps": eps, "--out": out}
+        needed = {"--data": data, "--eps": eps, "--out": out}
         if missing := [option for option, value in needed.items() if value is None]:
             listed = " and ".join(filter(None, [", ".join(missing[:-1]), missing[-1]]))
             raise UserError(f"to evaluate '{target}', give {listed} too.")
@@ -122,6 +123,9 @@ def evaluate(
         ours = attacked.home is not None and not runs_user_code(open_run(attacked.home).config.model)
         if attacked.home is not None:
             say(f"{attacked.home}: {weights_line(attacked.about)}")
+        elif team.leads:
+            for line in looked_at(attacked, names, chosen):
+                say(f"Note: {line}")
         card = evaluate_with_progress(
             attacked,
             names,
@@ -139,6 +143,22 @@ def evaluate(
         print_card(card)
         print_findings(card, every=checks)
     say(f"Card and outcomes: {folder / CARD}, {folder / OUTCOMES}")
+
+
+def looked_at(target: "Target", attacks: Sequence[str], device: "torch.device") -> list[str]:
+    """What an audit would say of a model before it attacks."""
+    from worstclass.auditing.preflight import preflight
+
+    lines = preflight(
+        target.model.to(device),
+        target.images,
+        num_classes=len(target.class_names),
+        eps=target.eps,
+        norm=target.norm,
+        attacks=attacks,
+    )
+    more = ["worstclass audit takes --mean and --std."] if {line.name for line in lines} & NORMALISATION else []
+    return [line.text for line in lines] + more
 
 
 def weights_line(about: Mapping[str, Any]) -> str:

@@ -1,6 +1,6 @@
 """Data on the training device: sources, the stratified split, order and augmentation."""
 
-from worstclass.data.checks import exact_duplicates, mirror_pairs, repeated_images, validation_shift
+from worstclass.data.checks import exact_duplicates, image_digests, mirror_pairs, repeated_images, validation_shift
 from worstclass.data.feed import Feed, Resident, Streamed, fits, make_feed
 from worstclass.data.images import (
     Augment,
@@ -28,6 +28,7 @@ __all__ = [
     "exact_duplicates",
     "fits",
     "held_out",
+    "image_digests",
     "long_tail",
     "make_feed",
     "mirror_pairs",

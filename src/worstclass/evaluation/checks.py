@@ -28,6 +28,8 @@ DRAWS = 20  # as autoattack-rand's
 UNLIKELY = 0.01  # of a difference that is chance, below which it is not taken for chance
 FEW_STEPS, MANY_STEPS = 10, 40
 STRONG = "strong-attack"
+SQUASHED = "all outputs lie in 0..1, as after a sigmoid"
+COPIES = 0.01  # of the images: fewer, as CIFAR has, move no accuracy by a point
 
 
 @dataclass(frozen=True)
@@ -69,6 +71,13 @@ def load_findings(card: Mapping[str, Any]) -> list[Finding]:
 def merge(earlier: Sequence[Finding], later: Sequence[Finding]) -> list[Finding]:
     """All findings, each in its latest state."""
     return list({finding.name: finding for finding in (*earlier, *later)}.values())
+
+
+def check_unseen(seen: int, images: int) -> Finding:
+    """How many of the test images a run has learned from, or was validated with."""
+    told = f"{seen} of {images} images are training or validation images of this run"
+    advice = "Accuracy on them says nothing of new images: take them out of one of the two parts."
+    return _finding("unseen-images", seen <= COPIES * images, told if seen else "no image was seen in training", advice)
 
 
 # The model, on one batch
@@ -134,9 +143,12 @@ def _apart(one: Tensor, other: Tensor) -> float:
 def _probabilities(logits: Tensor) -> Finding:
     bounded = bool(((logits >= -PROBABILITY) & (logits <= 1 + PROBABILITY)).all())
     sums = bool(((logits.sum(1) - 1).abs() <= PROBABILITY).all())
-    seen = "outputs are probabilities" if bounded and sums else "outputs are not probabilities"
-    advice = "Return logits: after a softmax gradients vanish, and the ratio of logits that DLR needs is lost."
-    return _finding("logits", not (bounded and sums), seen, advice)
+    squashed = bounded and logits.shape[1] > 1 and float(logits.amax()) > 0.5
+    seen = "outputs are probabilities" if sums else SQUASHED
+    advice = "Return logits: after a softmax or sigmoid gradients vanish, outputs tie, and DLR lacks its ratio."
+    if not (bounded and sums) and not squashed:
+        return _finding("logits", True, "outputs are not probabilities", "")
+    return _finding("logits", False, seen, advice)
 
 
 def _gradients(model: Classifier, x: Tensor, y: Tensor, logits: Tensor) -> Finding:

@@ -1,12 +1,12 @@
 """What to know of a run before its numbers are believed: of its data, of its training, and of its base."""
 
+from worstclass.evaluation.checks import COPIES
 from worstclass.evaluation.data_check import copy_note, count_notes, mirror_note, shift_note, size_note, split_note
 from worstclass.inputs.names import RESIZED, data_kind
 from worstclass.runs.notes import training_notes
 from worstclass.runs.run import Run
 
 USUAL, LARGE = 32, 64  # pixels of a side: CIFAR's, and four times as many in all
-MANY_COPIES = 0.01  # of the validation images: fewer, as CIFAR may have, move no accuracy by a point
 
 
 def start_notes(run: Run) -> list[str]:
@@ -19,7 +19,7 @@ def start_notes(run: Run) -> list[str]:
     if shape := run.about.get("test_shape"):
         lines += size_note([run.about["in_channels"], *run.about["image_size"]], shape)
     copies = run.about.get("valid_in_train", 0)
-    if copies > MANY_COPIES * sum(counts["valid"]):
+    if copies > COPIES * sum(counts["valid"]):
         lines += copy_note("train", "valid", copies)
     if run.config.flip:
         lines += mirror_note(run.class_names, run.about.get("mirrored", []))

@@ -16,10 +16,12 @@ from worstclass.evaluation.card import make_card
 from worstclass.evaluation.checks import (
     CHECKED_IMAGES,
     STRONG,
+    Finding,
     check_attacks,
     check_model,
     check_outcomes,
     check_strength,
+    check_unseen,
     load_findings,
     merge,
     some_of,
@@ -56,6 +58,7 @@ from worstclass.runs.run import (
     training_images,
     valid_images,
 )
+from worstclass.runs.seen import count_seen
 from worstclass.runs.shipped import shipped
 from worstclass.training.checkpoint import digest, load_tensors, load_weights, unwrapped, weights_of
 from worstclass.types import BallAttack, Norm
@@ -236,7 +239,11 @@ def evaluate_target(
             on_note(f"{base} has not been evaluated under {', '.join(lacking)}: no rho there.")
         if settings := other_settings(about, against.about):
             on_note(f"{base} differs in more than the method: {settings}.")
+    unseen = _unseen(target)
     if on_note is not None:
+        for finding in unseen:
+            if not finding.passed:
+                on_note(f"{finding.seen}. {finding.advice}")
         counts = target.images.class_counts(len(target.class_names)).tolist()
         for line in (*target.notes, *empty_note(target.class_names, counts, "")):
             on_note(line)
@@ -277,7 +284,7 @@ def evaluate_target(
             outcomes = Outcomes(outcomes.labels, predictions, broken_by)
             attacks = _attacks(target, [name for name in outcomes.predictions if not name.endswith(ANY)])
         x, y = as_input(model, some_of(target.images, min(batch_size, CHECKED_IMAGES)).to(device))
-        findings = check_model(model, x, y)
+        findings = check_model(model, x, y) + unseen
         findings += check_outcomes(outcomes, attacks)
         card = make_card(outcomes, target.class_names, attacks, about=about, base=against)
         for name in searched:
@@ -312,6 +319,14 @@ def evaluate_target(
             card["findings"] = [finding.as_dict() for finding in findings]
             write_json(out / CARD, card)
         return card
+
+
+def _unseen(target: Target) -> list[Finding]:
+    """Whether a run is judged on test images that it has not learned from, where it knows."""
+    if target.home is None or target.about["part"] != "test":
+        return []
+    count = count_seen(target.home, target.images)
+    return [] if count is None else [check_unseen(count, len(target.images))]
 
 
 def _check_transfer(target: Target, transfer: Target) -> None:

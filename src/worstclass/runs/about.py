@@ -14,9 +14,8 @@ from worstclass.execution.versions import versions
 from worstclass.files import write_json
 from worstclass.runs.run import fingerprint
 from worstclass.runs.saver import ABOUT
+from worstclass.runs.seen import MAX_COMPARED
 from worstclass.training.engine import Engine
-
-MAX_COMPARED = 2**29  # bytes of images
 
 
 def describe_run(

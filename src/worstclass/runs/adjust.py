@@ -16,6 +16,7 @@ from worstclass.runs.finished import is_trained
 from worstclass.runs.logit_adjustment import SURE, Adjustment, add_bias, adjust_logits, last_layer
 from worstclass.runs.run import Run, open_data, valid_images
 from worstclass.runs.saver import ABOUT, LAST, LOG, SELECTED, recipe_digest
+from worstclass.runs.seen import SEEN
 from worstclass.training.checkpoint import load_header, save_tensors, weights_of
 
 
@@ -49,7 +50,8 @@ def adjust_run(
     copy = Run(out, config, about)
     found = _find(run, valid, torch.device(device), budget, allow_code, on_attack)
     out.mkdir(parents=True, exist_ok=True)
-    keep_previous(run.folder / LAST, out / LAST)
+    for name in (LAST, SEEN):
+        keep_previous(run.folder / name, out / name)
     write_atomic(out / LOG, (run.folder / LOG).read_bytes())
     about = _write(run, copy, found)
     write_atomic(out / RECIPE, recipe)  # last: a folder with a recipe is a run

@@ -25,6 +25,7 @@ from worstclass.runs.logit_adjustment import check_adjustable
 from worstclass.runs.notes import counts_of, distribution, effective_classes
 from worstclass.runs.run import Run, build_model, check_classifier, split, training_images
 from worstclass.runs.saver import ABOUT, KEPT, LAST, LOG, Saver, check_recipe, read_about, recipe_digest
+from worstclass.runs.seen import note_seen
 from worstclass.runs.selection import Selector, is_validated, smooths
 from worstclass.runs.warm_start import Fork, check_fork, fork_state, log_until, start_from
 from worstclass.training import State, fit, new_state
@@ -107,6 +108,7 @@ def train_one(
             about = _go_on(out, state, saver, about, keep, plan.epochs, on_fallback)
         else:
             _begin(out, state, saver, about, keep, config, fork)
+        note_seen(out, images)
         run = Run(out, config, about)
         if on_start:
             on_start(run)
