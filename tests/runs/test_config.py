@@ -196,6 +196,26 @@ MISTAKES: dict[str, tuple[dict[str, Any], list[str]]] = {
     ),
     "never CFA": ({"method": "cfa", "epochs": 5, "cfa_start": 10}, ["cfa_start = 10 of 5 epochs"]),
     "never AWP": ({"epochs": 5, "awp_gamma": 0.01, "awp_warmup": 5}, ["awp_warmup = 5 of 5 epochs"]),
+    "never the rate": ({"epochs": 3, "lr_warmup": 100}, ["lr_warmup = 100 of 3 epochs: what begins after it never"]),
+    "never the radius": ({"epochs": 3, "radius_warmup": 3}, ["radius_warmup = 3 of 3 epochs: what begins after it"]),
+    "never the steps": (
+        {"epochs": 1, "early_attack_steps": [5], "attack_milestones": [0.5]},
+        ["early_attack_steps in 1 epoch: what begins after them never would"],
+    ),
+    "Nesterov": ({"nesterov": True, "momentum": 0}, ["nesterov = true needs a momentum above 0"]),
+    "no aim of FAIR-TAT": (
+        {"method": "fair-tat", "objective": "bat"},
+        ["method 'fair-tat' aims attacks at a class, and objective 'bat' cannot: take trades or pgd-at"],
+    ),
+    "no aim of TRIX": (
+        {"method": "trix", "objective": "natural"},
+        ["method 'trix' aims", "objective 'natural' cannot"],
+    ),
+    "smooth CSR": (
+        {"method": "csr", "label_smoothing": 0.1},
+        ["label_smoothing is not for method 'csr', whose loss takes hard labels: leave it out"],
+    ),
+    "soft CSR": ({"method": "csr", "average": "ema", "adr_share": [0.7, 0.9]}, ["adr_share is not for method 'csr'"]),
     "fixed alone": ({"method": "fixed"}, ["'fixed' needs either class_weights, or focus_class and focus_weight"]),
     "fixed twice": (
         {"method": "fixed", "class_weights": [0.5, 0.5], "focus_class": 0, "focus_weight": 0.5},
@@ -222,6 +242,11 @@ def test_a_mistake_is_told_in_one_line(case: str) -> None:
     assert message.endswith(".")
     for fragment in fragments:
         assert fragment in message
+
+
+@pytest.mark.parametrize("key", ["lr_warmup", "radius_warmup", "awp_warmup"])
+def test_a_warm_up_leaves_some_of_the_training(key: str) -> None:
+    assert getattr(make_config({"epochs": 3, "awp_gamma": 0.01, key: 2}), key) == 2
 
 
 @pytest.mark.parametrize(

@@ -312,6 +312,12 @@ def test_the_attack_of_training_changes_on_the_way() -> None:
 
 
 @pytest.mark.fast
+def test_nesterov_needs_momentum() -> None:
+    with pytest.raises(UserError, match="nesterov needs a momentum above 0"):
+        SGD(momentum=0.0, nesterov=True)
+
+
+@pytest.mark.fast
 def test_what_has_no_steps_cannot_change_them() -> None:
     schedule = AttackSteps((1, 3), (0.9, 0.7), (0.5,))
     with pytest.raises(UserError, match="early_attack_steps"):

@@ -13,6 +13,7 @@ from scipy.optimize import minimize
 from torch import Tensor, nn
 
 from worstclass.attacks import PGD
+from worstclass.config.methods import METHODS
 from worstclass.config.recipe import make_config
 from worstclass.errors import UserError
 from worstclass.execution.distributed import ALONE
@@ -276,9 +277,17 @@ def test_on_pgd_at(method: str) -> None:
 
 @pytest.mark.parametrize("objective", ["bat", "natural"])
 def test_an_aim_is_not_ignored(objective: str) -> None:
-    perturb = make_config({"method": "fair-tat", "objective": objective}).make_objective().perturb
+    perturb = make_config({"method": "wat", "objective": objective}).make_objective().perturb
     with pytest.raises(UserError, match=f"objective '{objective}' cannot aim"):
         perturb(nn.Flatten(), torch.rand(2, 1, 4, 4), torch.tensor([0, 1]), target=torch.tensor([1, 0]))
+
+
+def test_methods_that_aim_say_so() -> None:
+    """A recipe is refused by it, before anything is written."""
+    for name, method in METHODS.items():
+        required = {"class_weights": "balanced"} if name == "fixed" else {}
+        weights = make_config({"method": name, **required}).make_strategy(torch.ones(K)).weights
+        assert method.aims == (weights.targets is not None)
 
 
 def divergence(p: Floats) -> float:

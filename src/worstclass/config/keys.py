@@ -40,6 +40,8 @@ MethodName = Annotated[str, AfterValidator(check_method)]
 Select = Literal["worst", "worst-accuracy", "worst-tenth", "worst-loss", "average", "last"]
 WORST = ("worst-accuracy", "worst-tenth")  # what `worst` can mean
 STARTS = {"dafa_warmup": 0.7, "cfa_start": 0.1}  # epochs until a method begins, and which share of all is the default
+AIMED = ("trades", "pgd-at")  # objectives whose attack can aim at a class
+WARMUPS = ("lr_warmup", "radius_warmup", "awp_warmup")  # epochs that must leave some of the training
 
 
 class Config(BaseModel):
@@ -217,10 +219,19 @@ class Config(BaseModel):
 
     @model_validator(mode="after")
     def _consistent(self) -> "Config":
-        for key in METHODS[self.method].keys:
+        method = METHODS[self.method]
+        for key in method.keys:
             if key not in Config.model_fields:
                 raise unknown(f"key of method '{self.method}'", key, Config.model_fields)
         check_owners([key for key in DEFAULTS if key in self.model_fields_set], self.__dict__, DEFAULTS)
+        if method.aims and self.base_objective not in AIMED:
+            raise ValueError(
+                f"method '{self.method}' aims attacks at a class, and objective '{self.base_objective}' cannot: "
+                f"take {' or '.join(AIMED)}"
+            )
+        for key in ("label_smoothing", "adr_share"):
+            if method.hard_labels and getattr(self, key):
+                raise ValueError(f"{key} is not for method '{self.method}', whose loss takes hard labels: leave it out")
         if self.base_start is not None and not can_have_base(self.__dict__):
             least = "two epochs or more" if self.epochs < 2 else f"class weights, and method '{self.method}' has none"
             raise ValueError(f"base_start is for a run with {least}: leave it out, or set base_start=none")
@@ -248,11 +259,15 @@ class Config(BaseModel):
                 f"lr_milestones are shares of the epochs, in (0, 1], not {late:g}: "
                 f'epoch {epoch:g} of {of} is "{epoch:g}/{of}"'
             )
-        for key in (*STARTS, "awp_warmup"):
+        for key in (*STARTS, *WARMUPS):
             first = getattr(self, key)
             epochs = max(self.epochs, 2) if key in STARTS else self.epochs  # 1 of 1 is what a recipe may leave open
             if key in self.used_keys and first is not None and first >= epochs:
-                raise ValueError(f"{key} = {first} of {self.epochs} epochs: what begins after it never would")
+                raise ValueError(f"{key} = {first:.12g} of {self.epochs} epochs: what begins after it never would")
+        if self.early_attack_steps and self.epochs < 2:
+            raise ValueError("early_attack_steps in 1 epoch: what begins after them never would")
+        if self.nesterov and not self.momentum:
+            raise ValueError("nesterov = true needs a momentum above 0: set one, or leave out nesterov")
         reach = self.attack_steps * self.step_size
         if self.base_objective != "natural" and reach < self.eps * (1 - 1e-9):  # 7 * 0.1 is not quite 0.7
             needed = self.eps / self.attack_steps

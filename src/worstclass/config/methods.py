@@ -26,13 +26,19 @@ ObjectiveName = Literal["natural", "pgd-at", "trades", "bat"]
 @dataclass(frozen=True)
 class Method:
     """A way to train: its name in tables, its strategy for training images of these counts (K,), what of its settings
-    belongs to the name, the keys of a recipe that are its own, and its base loss where the recipe names none."""
+    belongs to the name, the keys of a recipe that are its own, and its base loss where the recipe names none.
+
+    `aims`: its strategy has targets, which not every objective can aim at. `hard_labels`: its `reduce` has a loss of
+    its own on the labels, which neither smoothing nor self-distillation reaches.
+    """
 
     title: str
     make: Callable[[Settings, Tensor], ClassStrategy]
     detail: Callable[[Settings], str] = lambda config: ""
     keys: tuple[str, ...] = ()
     objective: ObjectiveName = "trades"
+    aims: bool = False
+    hard_labels: bool = False
 
 
 def check_method(name: str) -> str:
@@ -203,9 +209,9 @@ METHODS: dict[str, Method] = {
     "cfa": Method("CFA", _cfa, keys=("objective", "cfa_radius", "cfa_beta", "cfa_start")),
     "faal": Method("FAAL", _faal, keys=("objective", "faal_tau")),
     "cfol": Method("CFOL", _cfol, keys=("objective", "cfol_eta", "cfol_gamma", "cfol_mode")),
-    "csr": Method("CSR", _csr, keys=("csr_alpha", "csr_part", "csr_diagonal")),
-    "fair-tat": Method("FAIR-TAT", _fair_tat, keys=("objective", "fair_tat_sharpness", "fair_tat_radius")),
-    "trix": Method("TRIX", _trix, keys=("objective", "trix_strength")),
+    "csr": Method("CSR", _csr, keys=("csr_alpha", "csr_part", "csr_diagonal"), hard_labels=True),
+    "fair-tat": Method("FAIR-TAT", _fair_tat, keys=("objective", "fair_tat_sharpness", "fair_tat_radius"), aims=True),
+    "trix": Method("TRIX", _trix, keys=("objective", "trix_strength"), aims=True),
     "bat": Method("BAT", _uniform, objective="bat"),
 }
 """The methods by name, as a recipe's `method` has them. Add an entry for a method of your own."""

@@ -18,6 +18,8 @@ class CSR:
     [0.01, 2.01]. Ours: the table is that of the epoch before, of training or validation (`part`), where the public code
     attacks the training set once more; until there is one, P is 1. With `diagonal` False, samples that are right under
     attack get the least weight, as the empty diagonal of C would have it.
+
+    The paper's term is sum_k t_k log(t_k / p'_k) with t = P onehot(y): the second cross-entropy is of hard labels.
     """
 
     tables = ("robust_predictions",)

@@ -7,6 +7,7 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor
 
+from worstclass.errors import UserError
 from worstclass.types import Classifier
 
 
@@ -30,6 +31,10 @@ class SGD:
     momentum: float = 0.9
     nesterov: bool = False
     weight_decay: float = 2e-4
+
+    def __post_init__(self) -> None:
+        if self.nesterov and not self.momentum:
+            raise UserError("nesterov needs a momentum above 0.")
 
     @property
     def like_weights(self) -> tuple[str, ...]:
