@@ -16,6 +16,7 @@ from worstclass.config.recipe import make_config
 from worstclass.runs.log import describe
 from worstclass.runs.notes import (
     as_good_as_selected,
+    average_notes,
     counts_of,
     distribution,
     effective_classes,
@@ -249,6 +250,24 @@ def test_the_epochs_before_a_fork_are_not_judged() -> None:
     assert list(forked) == ["selection"]
     assert "7 of the other 9 epochs" in forked["selection"]
     assert training_notes(before, data | fork, "worst-accuracy") == {}
+
+
+@pytest.mark.parametrize(
+    ("counts", "note"),
+    [
+        ([0, 0, 0], "no epoch held: nothing was averaged"),
+        ([0, 0, 1], "epoch 2 was selected before any epoch held"),
+        ([0, 1, 1], None),
+        ([None, None, None], None),  # of another average, or older than the count
+    ],
+)
+def test_an_average_of_nothing(counts: list[int | None], note: str | None) -> None:
+    log = [line([1], [0.5], epoch=epoch, selected=epoch < 3) for epoch in (1, 2, 3)]
+    log = [each | ({} if n is None else {"averaged_epochs": n}) for each, n in zip(log, counts, strict=True)]
+    said = average_notes(log)
+    assert len(said) == (note is not None)
+    assert note is None or said[0].startswith(note)
+    assert average_notes([]) == []
 
 
 def test_the_worst_tenth_is_judged_by_all_its_images() -> None:

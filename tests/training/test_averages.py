@@ -7,10 +7,13 @@ import pytest
 import torch
 from torch import Tensor
 
-from tiny import tiny_config, write_tiny_npz
+from tiny import tiny_config, tiny_run, write_tiny_npz
 from worstclass import rng
 from worstclass.attacks import PGD, trades_attack
+from worstclass.cli.evaluate import raw_weights, weights_line
 from worstclass.data import Images
+from worstclass.evaluation.run_notes import run_notes
+from worstclass.evaluation.targets import run_target
 from worstclass.models import SmallCNN
 from worstclass.objectives import Natural, Trades
 from worstclass.runs.saver import KEPT, LAST, SELECTED
@@ -196,17 +199,18 @@ def test_fawa_counts_epochs_whose_worst_class_holds() -> None:
     average = FAWA(0.75, 0.3).make(model)
     weak, good = table(1.0, 0.2, 1.0), table(0.3, 0.9, 0.9)
     epochs = [
-        (weak, 0.1, 0.1),
-        (weak, 0.7, 0.7),
-        (good, 1.3, 1.3),
-        (weak, 90.0, 1.3),
-        (good, 5.3, 2.3),
-        (weak, 9.0, 2.3),
+        (weak, 0.1, 0.1, 0),
+        (weak, 0.7, 0.7, 0),
+        (good, 1.3, 1.3, 1),
+        (weak, 90.0, 1.3, 1),
+        (good, 5.3, 2.3, 2),
+        (weak, 9.0, 2.3, 2),
     ]
-    for raw, value, wanted in epochs:
+    for raw, value, wanted, count in epochs:
         fill(model, value)
         average.follow()
         average.end_epoch(raw)
+        assert getattr(average, "averaged_epochs") == count  # noqa: B009 (of an average over epochs alone)
         for name, tensor in average.model.state_dict().items():
             if not tensor.is_floating_point():
                 continue
@@ -257,3 +261,25 @@ def test_the_average_is_validated_selected_and_shipped(settings: dict[str, Any],
         assert all(torch.equal(tensor, wanted[name]) for name, tensor in model.state_dict().items())
     assert not torch.equal(last["average.model.linear.weight"], last["model.linear.weight"])
     assert [line["epoch"] for line in run.log if line["selected"]][-1] == header["epoch"]
+
+
+@pytest.mark.parametrize(("threshold", "holds"), [(0.0, True), (1.0, False)])
+def test_a_run_says_where_nothing_was_averaged(threshold: float, holds: bool, data: Path, tmp_path: Path) -> None:
+    """`train` at its end, and `evaluate` of its weights."""
+    config = tiny_config(data, method="trades", epochs=2, average="fawa", fawa_threshold=threshold)
+    run = train_run(config, tmp_path / "run")
+    assert [line["averaged_epochs"] for line in run.log] == ([1, 2] if holds else [0, 0])
+    last = load_tensors(run.folder / LAST)[0]
+    same = torch.equal(last["average.model.linear.weight"], last["model.linear.weight"])
+    target = run_target(run)
+    line = weights_line(target.about, raw=raw_weights(target))
+    said = [note for note in run_notes(run) if "averaged" in note]
+    if holds:
+        assert not same
+        assert said == []
+        assert line.endswith(", averaged over the epochs that held (FAWA)")
+    else:
+        assert same
+        assert said == ["no epoch held: nothing was averaged, these are the raw weights; lower fawa_threshold."]
+        assert line.endswith(", raw weights: no epoch had held (FAWA)")
+    assert all("averaged_epochs" not in line for line in tiny_run(tmp_path, "plain", epochs=1).log)

@@ -122,7 +122,7 @@ def evaluate(
         attacked, other = team.leader_first(targets)
         ours = attacked.home is not None and not runs_user_code(open_run(attacked.home).config.model)
         if attacked.home is not None:
-            say(f"{attacked.home}: {weights_line(attacked.about)}")
+            say(f"{attacked.home}: {weights_line(attacked.about, raw=raw_weights(attacked))}")
         elif team.leads:
             for line in looked_at(attacked, names, chosen):
                 say(f"Note: {line}")
@@ -161,10 +161,25 @@ def looked_at(target: "Target", attacks: Sequence[str], device: "torch.device") 
     return [line.text for line in lines] + more
 
 
-def weights_line(about: Mapping[str, Any]) -> str:
-    """Which weights of a run are evaluated, in words."""
+def raw_weights(target: "Target") -> bool:
+    """Whether the weights of a run, or of its base, are the raw ones though it averages over epochs."""
+    from worstclass.inputs.names import RECIPE
+    from worstclass.runs.base import BASE
+    from worstclass.runs.notes import is_raw
+    from worstclass.runs.run import open_run
+    from worstclass.runs.saver import LOG
+
+    if target.home is None or target.about["recipe"].get("average") != "fawa":
+        return False
+    folder = target.home if target.about.get("mix", 1.0) else target.home / BASE
+    known = all((folder / name).is_file() for name in (RECIPE, LOG))  # of published weights there may be no more
+    return known and is_raw(open_run(folder).log, target.about["epoch"])
+
+
+def weights_line(about: Mapping[str, Any], *, raw: bool = False) -> str:
+    """Which weights of a run are evaluated, in words; `raw` of an average in which no epoch has held."""
     average = {"ema": ", averaged over the steps (EMA)", "fawa": ", averaged over the epochs that held (FAWA)"}
-    kind = average.get(about["recipe"].get("average", ""), "")
+    kind = ", raw weights: no epoch had held (FAWA)" if raw else average.get(about["recipe"].get("average", ""), "")
     mix = about.get("mix", 1.0)
     between = f", {100 * mix:.0f}% of the way from its base" if mix < 1 else ""
     adjusted = ", logits adjusted" if about.get("adjusted") else ""

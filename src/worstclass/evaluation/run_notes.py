@@ -3,7 +3,7 @@
 from worstclass.evaluation.checks import COPIES
 from worstclass.evaluation.data_check import copy_note, count_notes, mirror_note, shift_note, size_note, split_note
 from worstclass.inputs.names import RESIZED, data_kind
-from worstclass.runs.notes import training_notes
+from worstclass.runs.notes import average_notes, training_notes
 from worstclass.runs.run import Run
 
 USUAL, LARGE = 32, 64  # pixels of a side: CIFAR's, and four times as many in all
@@ -43,6 +43,6 @@ def run_notes(run: Run) -> list[str]:
     """All of it, as the end of `train` and the report show it."""
     base = [f"compared with its base: {run.about['base']['verdict']}"] if "base" in run.about else []
     adjusted = [f"logit adjustment: {run.about['adjustment']['verdict']}"] if "adjustment" in run.about else []
-    averaged = run.config.average != "none"
-    said = training_notes(run.log, run.about, run.config.select, averaged=averaged)
-    return start_notes(run) + base + adjusted + list(said.values())
+    averaged, log = run.config.average != "none", run.log
+    said = training_notes(log, run.about, run.config.select, averaged=averaged)
+    return start_notes(run) + base + adjusted + list(said.values()) + average_notes(log)

@@ -41,6 +41,7 @@ def describe(record: EpochRecord) -> dict[str, Any]:
         "strategy": {key: value.tolist() for key, value in record.strategy_before.items()},
         "next_class_weights": record.next_weights.tolist(),
         **({} if record.valid_epoch is None else {"valid_epoch": record.valid_epoch}),
+        **({} if record.averaged_epochs is None else {"averaged_epochs": record.averaged_epochs}),
     }
 
 

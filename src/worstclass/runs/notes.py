@@ -175,6 +175,24 @@ def training_notes(
     return notes
 
 
+def is_raw(log: Sequence[Line], epoch: int) -> bool:
+    """Whether the weights of an epoch are the raw ones, though the run averages over epochs: none had held by then. A
+    log that is older than the count does not say."""
+    return any(line["epoch"] == epoch and line.get("averaged_epochs") == 0 for line in log)
+
+
+def average_notes(log: Sequence[Line]) -> list[str]:
+    """At the end of a run: that an average over the epochs that hold has nothing averaged in what is kept."""
+    chosen = [line["epoch"] for line in log if line["selected"]]
+    if not chosen or not is_raw(log, chosen[-1]):
+        return []
+    if is_raw(log, log[-1]["epoch"]):
+        return ["no epoch held: nothing was averaged, these are the raw weights; lower fawa_threshold."]
+    return [
+        f"epoch {chosen[-1]} was selected before any epoch held: nothing is averaged in it, these are the raw weights."
+    ]
+
+
 def _normalised(values: Floats) -> Floats:
     total = values.sum()
     return np.asarray(values / total if total > 0 else np.full(len(values), 1 / len(values)))

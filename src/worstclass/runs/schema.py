@@ -107,6 +107,7 @@ class LogRecord(Record):
     effective_classes: Finite = 1.0
     expert_weights: list[Finite] = Field(default_factory=list)
     strategy: dict[str, Any]
+    averaged_epochs: Count = 0  # in its weights, of an average over epochs
     valid_epoch: Count = 0  # that the numbers of validation are of, where that is another
 
 

@@ -154,6 +154,11 @@ class _GatedAverage:
             _move(self.model, self._live, torch.tensor(1 - self._decay, dtype=torch.float64, device=self._steps.device))
         self._steps += int(holds)
 
+    @property
+    def averaged_epochs(self) -> int:
+        """How many it is an average of; 0 where it is the raw weights."""
+        return int(self._steps)
+
     def state_dict(self) -> dict[str, Any]:
         return {"steps": self._steps} | {f"model.{name}": value for name, value in self.model.state_dict().items()}
 

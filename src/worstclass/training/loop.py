@@ -45,6 +45,7 @@ class EpochRecord:
     strategy_before: dict[str, Tensor]
     next_weights: Tensor
     valid_epoch: int | None = None  # of the table `valid`, where that is not this epoch's
+    averaged_epochs: int | None = None  # in an average over epochs; 0 where it is the raw weights yet
 
 
 def fit(
@@ -125,6 +126,7 @@ def fit(
             strategy_before=before,
             next_weights=state.strategy.weights.natural.cpu() * _frequency(state.strategy.weights, share),
             valid_epoch=None if valid_epoch == epoch else valid_epoch,
+            averaged_epochs=getattr(state.average, "averaged_epochs", None),
         )
 
 
