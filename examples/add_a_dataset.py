@@ -6,9 +6,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from worstclass.config.recipe import load_config
-from worstclass.runs.run import Run
-from worstclass.runs.train import train_run
+import worstclass as wc
 
 
 def stripes(counts: dict[str, int], seed: int) -> tuple[NDArray[np.uint8], NDArray[np.int64]]:
@@ -30,12 +28,12 @@ def write_npz(path: Path) -> None:
     np.savez_compressed(path, x_train=x_train, y_train=y_train, x_test=x_test, y_test=y_test, class_names=names)
 
 
-def main(folder: Path, epochs: int = 3) -> Run:
+def main(folder: Path, epochs: int = 3) -> wc.Run:
     """Write the file and train WAT on it, by a shipped recipe with a few keys replaced."""
     write_npz(folder / "stripes.npz")
     changes = {"data": f"npz:{folder / 'stripes.npz'}", "epochs": epochs, "eps": "8/255", "attack_step_size": 0.007}
-    config = load_config("fashion-mini-wat", **changes)
-    run = train_run(config, folder / "run")
+    config = wc.load_config("fashion-mini-wat", **changes)
+    run = wc.train_run(config, folder / "run")
     for line in run.log:
         valid = line["valid"]
         print(

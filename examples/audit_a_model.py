@@ -10,7 +10,6 @@ from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
 import worstclass as wc
-from worstclass.data import to_float
 
 MEAN, STD = 0.286, 0.353
 
@@ -29,7 +28,7 @@ def their_model(epochs: int) -> nn.Module:
     for _ in range(epochs):
         for index in torch.randperm(len(train)).split(100):
             optimizer.zero_grad()
-            F.cross_entropy(model((to_float(train.x[index]) - MEAN) / STD), train.y[index]).backward()
+            F.cross_entropy(model((wc.to_float(train.x[index]) - MEAN) / STD), train.y[index]).backward()
             optimizer.step()
     return model.eval()
 
@@ -38,7 +37,7 @@ def main(folder: Path, *, epochs: int = 5, limit: int = 200, attacks: str = "aut
     """A minute or two on a CPU."""
     model, source = their_model(epochs), wc.open_source("fashion-mini")
     test = source.read("test")
-    loader = DataLoader(TensorDataset(to_float(test.x), test.y), batch_size=100)
+    loader = DataLoader(TensorDataset(wc.to_float(test.x), test.y), batch_size=100)
     names = source.class_names
 
     result = wc.audit(model, loader, 0.05, attacks=attacks, limit=limit, class_names=names, mean=MEAN, std=STD)

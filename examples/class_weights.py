@@ -5,7 +5,6 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 import worstclass as wc
-from worstclass.data import to_float
 
 CASES = [("unbalanced", learner) for learner in ("plain", "balanced", "ClassHedge", "ClassGuard")]
 CASES += [("mislabelled", learner) for learner in ("plain", "ClassHedge", "ClassGuard")]  # balanced as it is
@@ -48,7 +47,7 @@ def fit(learner: str, train: wc.Images, valid: wc.Images, epochs: int) -> nn.Mod
     hedge, guard = wc.ClassHedge(10, class_counts=counts), wc.ClassGuard(counts)
     for _ in range(epochs):
         for index in torch.randperm(len(train)).split(200):
-            logits, y = model(to_float(train.x[index])), train.y[index]
+            logits, y = model(wc.to_float(train.x[index])), train.y[index]
             losses = F.cross_entropy(logits, y, reduction="none")
             if learner == "ClassHedge":
                 losses = hedge.weigh(losses, y)
@@ -59,7 +58,7 @@ def fit(learner: str, train: wc.Images, valid: wc.Images, epochs: int) -> nn.Mod
             optimizer.step()
         schedule.step()
         with torch.no_grad():
-            logits = model(to_float(valid.x))
+            logits = model(wc.to_float(valid.x))
         if learner == "ClassHedge":
             hedge.update(F.cross_entropy(logits, valid.y, reduction="none"), valid.y)
         if learner == "ClassGuard":  # a guard that is never updated keeps the classes balanced
@@ -75,7 +74,7 @@ def main(seeds: int = 3, epochs: int = 10) -> dict[tuple[str, str], Tensor]:
         for seed in range(1, seeds + 1):
             torch.manual_seed(seed)
             train, valid, test = make_problem(name)
-            right = (fit(learner, train, valid, epochs)(to_float(test.x)).argmax(1) == test.y).double()
+            right = (fit(learner, train, valid, epochs)(wc.to_float(test.x)).argmax(1) == test.y).double()
             rows.append(torch.stack([right[test.y == k].mean() for k in range(10)]))
         accuracy[name, learner] = torch.stack(rows)
         average, worst = 100 * accuracy[name, learner].mean(), 100 * accuracy[name, learner].amin(1)

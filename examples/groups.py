@@ -9,7 +9,6 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 import worstclass as wc
-from worstclass.data import to_float
 
 PULLOVER, COAT = 2, 4
 GROUPS = ("pullover", "pullover inverted", "coat", "coat inverted")
@@ -21,7 +20,7 @@ def pick(images: wc.Images, usual: float) -> tuple[Tensor, Tensor]:
     chosen = images.select(((images.y == PULLOVER) | (images.y == COAT)).nonzero().flatten())
     coat = chosen.y == COAT
     inverted = (torch.rand(len(coat)) < usual) == coat
-    x = to_float(chosen.x) - 0.5
+    x = wc.to_float(chosen.x) - 0.5
     return torch.where(inverted.view(-1, 1, 1, 1), -x, x), 2 * coat.long() + inverted.long()
 
 

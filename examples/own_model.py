@@ -8,7 +8,7 @@ import torch.nn.functional as F
 from safetensors.torch import save_file
 from torch import nn
 
-from worstclass.data import open_source, to_float
+import worstclass as wc
 
 
 def make(num_classes: int, in_channels: int) -> nn.Module:
@@ -27,8 +27,8 @@ def make(num_classes: int, in_channels: int) -> nn.Module:
 def main(folder: Path, epochs: int = 3, limit: int | None = None) -> str:
     """Train on clean images, save the weights, and return the command that evaluates them."""
     torch.manual_seed(0)
-    images = open_source("fashion-mini").read("train")
-    x, y = to_float(images.x[:limit]), images.y[:limit]
+    images = wc.open_source("fashion-mini").read("train")
+    x, y = wc.to_float(images.x[:limit]), images.y[:limit]
     model = make(num_classes=10, in_channels=1)
     optimizer = torch.optim.Adam(model.parameters(), lr=2e-3)
     for _ in range(epochs):

@@ -5,7 +5,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.utils.data import DataLoader, TensorDataset
 
-from worstclass.data import open_source, split_validation, to_float
+import worstclass as wc
 
 EPS, STEP_SIZE, STEPS = 0.1, 0.03, 5
 
@@ -24,9 +24,9 @@ def attack(model: nn.Module, x: Tensor, y: Tensor) -> Tensor:
 def main(epochs: int = 20, limit: int | None = None) -> tuple[float, float]:
     """Train on the first `limit` images; returns the last average and worst-class validation accuracy."""
     torch.manual_seed(1)
-    train, valid = split_validation(open_source("fashion-mini").read("train"), num_classes=10, fraction=1 / 11)
-    train_set = TensorDataset(to_float(train.x[:limit]), train.y[:limit])
-    valid_images, valid_labels = to_float(valid.x), valid.y
+    train, valid = wc.split_validation(wc.open_source("fashion-mini").read("train"), num_classes=10, fraction=1 / 11)
+    train_set = TensorDataset(wc.to_float(train.x[:limit]), train.y[:limit])
+    valid_images, valid_labels = wc.to_float(valid.x), valid.y
     model = nn.Sequential(
         nn.Conv2d(1, 16, 3, 2, 1), nn.ReLU(), nn.Conv2d(16, 32, 3, 2, 1), nn.ReLU(), nn.Flatten(), nn.Linear(512, 10)
     )

@@ -65,6 +65,7 @@ __all__ = [
     "open_source",
     "run_target",
     "split_validation",
+    "to_float",
     "trades_attack",
     "train_run",
     "write_report",
@@ -77,7 +78,7 @@ if TYPE_CHECKING:
     from worstclass.config.keys import Config
     from worstclass.config.methods import METHODS, Method
     from worstclass.config.recipe import load_config
-    from worstclass.data import Augment, Images, open_source, split_validation
+    from worstclass.data import Augment, Images, open_source, split_validation, to_float
     from worstclass.evaluation.evaluate import evaluate
     from worstclass.evaluation.targets import evaluate_target, model_target, run_target
     from worstclass.models import make_model
@@ -113,7 +114,7 @@ else:
             "auditing.result": "AuditResult",
             "config.keys": "Config",
             "config.recipe": "load_config",
-            "data": "Augment Images open_source split_validation",
+            "data": "Augment Images open_source split_validation to_float",
             "evaluation.evaluate": "evaluate",
             "evaluation.targets": "evaluate_target model_target run_target",
             "config.methods": "METHODS Method",

@@ -81,7 +81,7 @@ def test_the_three_lines_run() -> None:
     assert len(code.splitlines()) == 3
     losses = torch.linspace(0.5, 1.5, 40)
     labels = torch.arange(40) % 10
-    names: dict[str, Any] = {"worstclass": worstclass, "losses": losses, "y": labels, "correct": labels != 3}
+    names: dict[str, Any] = {"wc": worstclass, "losses": losses, "y": labels, "correct": labels != 3}
     names |= {"class_counts": labels.bincount(), "valid_correct": labels != 3, "valid_labels": labels}
     exec(code, names)
     assert float(names["loss"]) == pytest.approx(float(losses.mean()))  # uniform before the first update

@@ -1,6 +1,7 @@
 """Every example runs, with small limits; the pair of loops differs in the three lines alone."""
 
 import difflib
+import re
 import shlex
 import sys
 from collections.abc import Iterator
@@ -24,7 +25,7 @@ from worstclass.theory.certify import certify_training
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 THREE_LINES = [
-    "guard = worstclass.ClassGuard(train.class_counts(10))",
+    "guard = wc.ClassGuard(train.class_counts(10))",
     "loss = guard.weigh(losses, y, logits.argmax(1) == y).mean()",
     "guard.update(valid_logits.argmax(1) == valid_labels, valid_labels)",
 ]
@@ -49,13 +50,21 @@ def test_there_is_a_test_for_every_example() -> None:
     assert [path.stem for path in sorted(EXAMPLES.glob("*.py")) if f'load("{path.stem}")' not in tests] == []
 
 
+def test_the_names_of_an_example_are_at_the_top() -> None:
+    """`import worstclass as wc`; beside it only modules of the first level, such as `rng`."""
+    for path in EXAMPLES.glob("*.py"):
+        lines = [line for line in path.read_text().splitlines() if re.match(r"(from|import) worstclass", line)]
+        assert lines[:1] == ["import worstclass as wc"], path.name
+        assert set(lines[1:]) <= {"from worstclass import rng"}, path.name
+
+
 def test_the_loops_differ_in_three_lines() -> None:
     plain = (EXAMPLES / "plain_loop.py").read_text().splitlines()[1:]  # without the docstring
     guarded = (EXAMPLES / "worst_class_loop.py").read_text().splitlines()[1:]
     difference = list(difflib.ndiff(plain, guarded))
     added = [line[2:].strip() for line in difference if line.startswith("+ ")]
     removed = [line[2:].strip() for line in difference if line.startswith("- ")]
-    assert added == ["import worstclass", *THREE_LINES]
+    assert added == THREE_LINES
     assert removed == ["loss = losses.mean()"]
 
 
