@@ -15,6 +15,7 @@ from torch import Tensor
 import worstclass as wc
 from worstclass.errors import UserError
 from worstclass.stats import ClassStats
+from worstclass.strategies.draws import CHANCE, Draws
 from worstclass.strategies.guarded import Guarded, divergence
 from worstclass.strategies.plug_in import PRIOR
 
@@ -23,6 +24,7 @@ pytestmark = pytest.mark.fast
 Samples = tuple[Tensor, Tensor]
 Epoch = tuple[Samples | None, Samples]
 
+any_draws = pytest.mark.filterwarnings("ignore:group .* of what weigh saw")  # histories are drawn by no counts
 few = settings(max_examples=25)  # the learner halves an interval sixty times in each update
 
 
@@ -65,6 +67,7 @@ def by_group(guard: wc.ClassGuard) -> Tensor:
     return guard.weigh(torch.ones(guard.num_groups), torch.arange(guard.num_groups))
 
 
+@any_draws
 @few
 @given(history=histories(), radius=st.floats(0.01, 1.0))
 def test_no_history_leads_out_of_the_ball(history: tuple[list[int], list[Epoch]], radius: float) -> None:
@@ -81,6 +84,7 @@ def test_no_history_leads_out_of_the_ball(history: tuple[list[int], list[Epoch]]
         assert torch.allclose(share * by_group(guard), guard.weights, rtol=1e-5)
 
 
+@any_draws
 @few
 @given(history=histories(tallied=True), batch_size=st.integers(1, 50))
 def test_it_is_the_trainers_learner(history: tuple[list[int], list[Epoch]], batch_size: int) -> None:
@@ -95,6 +99,7 @@ def test_it_is_the_trainers_learner(history: tuple[list[int], list[Epoch]], batc
         assert torch.equal(by_group(guard), learner.weights.natural)
 
 
+@any_draws
 @few
 @given(history=histories(), seed=st.integers(0, 99))
 def test_permuting_groups_permutes_weights(history: tuple[list[int], list[Epoch]], seed: int) -> None:
@@ -110,6 +115,7 @@ def test_permuting_groups_permutes_weights(history: tuple[list[int], list[Epoch]
     assert torch.allclose(other.weights[place], guard.weights, rtol=1e-6)
 
 
+@any_draws
 @few
 @given(history=histories())
 def test_state_round_trips(history: tuple[list[int], list[Epoch]]) -> None:
@@ -330,6 +336,70 @@ def test_what_is_refused_leaves_a_guard_as_it_was() -> None:
         guard.update(RIGHT[:0], GROUP[:0])
     after = guard.state_dict()
     assert all(torch.equal(after[name], before[name]) for name in before)
+
+
+UNBALANCED = torch.linspace(900, 40, 10).round()
+MAKERS: list[Callable[[Any], Any]] = [wc.ClassGuard, lambda counts: wc.ClassHedge(len(counts), class_counts=counts)]
+
+
+def learn(learner: Any, labels: Tensor) -> None:
+    """Weigh the labels of an epoch in batches, and update on all classes alike."""
+    for batch in labels.split(64):
+        learner.weigh(torch.ones(len(batch)), batch)
+    every = torch.arange(10)
+    learner.update(every > 4 if isinstance(learner, wc.ClassGuard) else torch.ones(10), every)
+
+
+@pytest.mark.parametrize("make", MAKERS)
+def test_a_balancing_sampler_on_top_is_told_once(make: Callable[[Any], Any]) -> None:
+    """With the counts of the data, classes drawn evenly are balanced twice; with those of the draws all is well."""
+    even = torch.arange(10).repeat(400)
+    learner, right = make(UNBALANCED), make(torch.ones(10))
+    mean = float(learner.weigh(torch.ones(len(even)), even).mean())
+    assert mean > 2
+    assert float(right.weigh(torch.ones(len(even)), even).mean()) == pytest.approx(1)
+    words = rf"group 9 is 10% of what weigh saw and 0.851% .* weight was {mean:.2f}\. Give"
+    with pytest.warns(UserWarning, match=words):
+        learn(learner, even)
+    learn(learner, even)  # pytest turns a second warning into an error
+    learn(right, even)
+
+
+def test_chance_is_not_told() -> None:
+    """Random draws by the counts, with replacement and without, few and many, in 2800 updates."""
+    draw = torch.Generator().manual_seed(0)
+    labels = torch.arange(10).repeat_interleave(UNBALANCED.long())
+    draws, weight = Draws(UNBALANCED.double() / UNBALANCED.sum()), torch.ones(10)
+    for size in (1, 2, 5, 20, 100, 1000, len(labels)):
+        for _ in range(200):
+            for index in (
+                torch.randint(len(labels), (size,), generator=draw),
+                torch.randperm(len(labels), generator=draw)[:size],
+            ):
+                for batch in labels[index].split(300):
+                    draws.add(batch)
+                assert draws.end(weight) is None
+
+
+def test_the_bound_on_chance() -> None:
+    """The probability of a warning over all outcomes of n draws of two groups, summed: at most `CHANCE`."""
+    for share in (0.5, 0.1, 0.01):
+        for n in (1, 5, 30, 200):
+            told = 0.0
+            for k in range(n + 1):
+                draws = Draws(torch.tensor([share, 1 - share], dtype=torch.float64))
+                draws.add((torch.arange(n) >= k).long())
+                if draws.end(torch.ones(2)):
+                    told += math.comb(n, k) * share**k * (1 - share) ** (n - k)
+            assert told <= CHANCE
+
+
+def test_what_is_only_looked_at_is_no_draw() -> None:
+    """A validation loss of other shares, weighed in passing."""
+    guard, even = wc.ClassGuard(UNBALANCED), torch.arange(10).repeat(400)
+    with torch.no_grad():
+        guard.weigh(torch.ones(len(even)), even)
+    guard.update(even > 4, even)
 
 
 @pytest.mark.parametrize("make", [wc.ClassHedge, lambda k: wc.ClassGuard([1] * k)])

@@ -6,6 +6,7 @@ else that divides the samples: a domain, a camera, a pair of label and backgroun
 
 import inspect
 import math
+import warnings
 from collections.abc import Sequence
 from typing import Any
 
@@ -15,6 +16,7 @@ from torch import Tensor
 from worstclass.errors import UserError, choose
 from worstclass.inputs.images import INTEGERS
 from worstclass.stats import ClassStats
+from worstclass.strategies.draws import Draws
 from worstclass.strategies.guarded import Guarded
 from worstclass.strategies.hedge import Hedge, class_costs, sample_weights
 
@@ -31,7 +33,9 @@ class ClassHedge:
         loss = hedge.weigh(losses, y).mean()          # was losses.mean(); losses is (B,)
         hedge.update(valid_losses, valid_labels)      # once an epoch
 
-    `class_counts` (K,) are the training samples of each class; leave it out where they are equal.
+    `class_counts` (K,) are the training samples of each class; leave it out where they are equal. With a sampler, give
+    the counts that it draws, in proportion: equal ones if it balances. The average beside the classes is then the
+    average over what is drawn. `update` warns once if `weigh` saw other shares (`Draws`).
     """
 
     def __init__(
@@ -47,6 +51,7 @@ class ClassHedge:
         self.num_classes = num_classes
         self._hedge = Hedge(num_classes + 1, eta)
         self._class_share = counts / counts.sum()
+        self._draws = Draws(self._class_share)
         self._by_class = self._sample_weights()
 
     @property
@@ -64,7 +69,11 @@ class ClassHedge:
         index = _check_batch(losses, group, self.num_classes)
         if self._by_class.device != index.device:
             self._by_class = self._by_class.to(index.device)
-        return losses * self._by_class.index_select(0, index)
+            self._draws.to(index.device)
+        weighed = losses * self._by_class.index_select(0, index)
+        if torch.is_grad_enabled():  # a loss that is only looked at is no draw
+            self._draws.add(index)
+        return weighed
 
     def update(self, losses: Tensor, group: Tensor) -> None:
         """Play one round with per-sample validation losses (N,); a class without samples counts as average."""
@@ -77,8 +86,11 @@ class ClassHedge:
         stats = ClassStats(self.num_classes)
         zeros = torch.zeros_like(values)
         stats.add(index, natural_loss=values, robust_loss=zeros, natural_correct=zeros, robust_correct=zeros)
+        note = self._draws.end(self._by_class)
         self._hedge.update(class_costs(stats))
         self._by_class.copy_(self._sample_weights())
+        if note:
+            warnings.warn(note, stacklevel=2)
 
     def state_dict(self) -> dict[str, Any]:
         """The cumulative costs, from which everything else follows."""
@@ -106,6 +118,10 @@ class ClassGuard:
     samples alone is told from one that training can mend. Without it a group's training error is taken to be its
     held-out error, shrunk towards the mean over groups as `PRIOR` samples would: few samples still say little, but
     nothing is withheld from a group that cannot be mended. `settings` are those of `Guarded`, but for `sample`.
+
+    With a sampler, give the counts that it draws, in proportion: equal ones if it balances. A sample weighs the share
+    of its group in the loss, over its share in `class_counts`: what is balanced by both is balanced twice. `update`
+    warns once if `weigh` saw other shares (`Draws`).
     """
 
     def __init__(self, class_counts: Counts, **settings: float) -> None:
@@ -113,6 +129,7 @@ class ClassGuard:
         _check_settings(settings)
         self.num_groups = len(counts)
         self._learner = Guarded(counts, **settings)  # type: ignore[arg-type]
+        self._draws = Draws(self._learner.class_share)
         self._by_group = self._learner.weights.natural.clone()
         self._tally = torch.zeros(self.num_groups, 2, dtype=torch.int64)  # of training: samples, and those right
 
@@ -131,7 +148,10 @@ class ClassGuard:
             _check_correct(correct, group)
         if self._by_group.device != index.device:
             self._by_group, self._tally = self._by_group.to(index.device), self._tally.to(index.device)
+            self._draws.to(index.device)
         weighed = losses * self._by_group.index_select(0, index)
+        if correct is not None or torch.is_grad_enabled():  # a loss that is only looked at is no draw
+            self._draws.add(index)
         if correct is not None:
             self._tally.index_add_(0, index, torch.stack([torch.ones_like(index), correct.long()], 1))
         return weighed
@@ -145,10 +165,13 @@ class ClassGuard:
         _check_correct(correct, group)
         right = index[correct.cpu()]
         valid = _table(*(each.bincount(minlength=self.num_groups) for each in (index, right)))
+        note = self._draws.end(self._by_group)
         tally = self._tally.cpu()
         self._learner.update(_table(*tally.unbind(1)) if bool(tally.any()) else _stand_in(valid), valid)
         self._tally.zero_()
         self._by_group.copy_(self._learner.weights.natural)
+        if note:
+            warnings.warn(note, stacklevel=2)
 
     def state_dict(self) -> dict[str, Any]:
         """What the learner knows, and the tally of training since the last update."""
