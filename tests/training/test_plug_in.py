@@ -426,3 +426,15 @@ def test_what_is_right_is_no_loss() -> None:
     hedge = wc.ClassHedge(2)
     with pytest.raises(UserError, match=r"update takes losses, floating point, not torch.bool"):
         hedge.update(torch.tensor([True, False]), torch.tensor([0, 1]))
+    for dtype in (torch.float32, torch.float64, torch.bfloat16):
+        with pytest.raises(UserError, match=r"update takes losses, floating point, not only 0 and 1; ClassGuard"):
+            hedge.update(torch.tensor([True, True, False, True]).to(dtype), torch.tensor([0, 0, 1, 1]))
+    assert torch.equal(hedge.weights, wc.ClassHedge(2).weights)
+
+
+@pytest.mark.parametrize(
+    "losses", [[0], [1], [0, 0, 0, 0], [1, 1, 1, 1], [0, 0, 0, 1], [0, 1, 1, 1.0078125], [0, 1, 1, 1e-6], [-0.0, 0, 2]]
+)
+def test_losses_that_happen_to_be_zero_or_one(losses: list[float]) -> None:
+    """A single sample, a saturated network, a hinge loss at its start, losses rounded to 16 bits."""
+    wc.ClassHedge(2).update(torch.tensor(losses, dtype=torch.float32), torch.arange(len(losses)) % 2)

@@ -78,9 +78,10 @@ class ClassHedge:
     def update(self, losses: Tensor, group: Tensor) -> None:
         """Play one round with per-sample validation losses (N,); a class without samples counts as average."""
         index = _check_held_out("losses", losses, group, self.num_classes)
-        if not losses.is_floating_point():  # which samples are right, say: that would raise the strongest class
-            raise UserError(f"update takes losses, floating point, not {losses.dtype}; ClassGuard takes what is right.")
         values = losses.detach().double().cpu()
+        if not losses.is_floating_point() or _is_right_or_wrong(values):  # that would raise the strongest class
+            kind = "only 0 and 1" if losses.is_floating_point() else losses.dtype
+            raise UserError(f"update takes losses, floating point, not {kind}; ClassGuard takes what is right.")
         if not bool(values.isfinite().all()):
             raise UserError("a validation loss is not finite: the weights were left as they are.")
         stats = ClassStats(self.num_classes)
@@ -271,6 +272,17 @@ def _check_correct(correct: Any, group: Tensor) -> None:
         raise UserError(
             f"correct must be bool, {tuple(group.shape)} as group is, not {_shown(correct)}: logits.argmax(1) == y."
         )
+
+
+def _is_right_or_wrong(values: Tensor) -> bool:
+    """Whether losses (N,) are zeros and ones alone, of either some: what is right, as numbers.
+
+    All alike move no weight, and may be losses: zeros of a saturated network, ones of a hinge loss at its start. Of
+    zeros and one or two ones a small set may consist by chance, where losses are rounded to 16 bits; three are too many
+    for that.
+    """
+    ones = int((values == 1).sum())
+    return ones >= 3 and 0 < int((values == 0).sum()) == len(values) - ones
 
 
 def _check_state(state: dict[str, Any], own: dict[str, Any]) -> None:
