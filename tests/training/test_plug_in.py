@@ -410,6 +410,47 @@ def test_the_state_of_another_learner_is_refused(make: Callable[[int], Any]) -> 
             learner.load_state_dict(state)
 
 
+COUNTS = [10.0, 20.0, 30.0]
+OTHERS: list[tuple[Any, Any, str]] = [
+    (wc.ClassGuard(COUNTS), wc.ClassGuard([10, 20, 31]), r"class_counts\[2\] is 31, here 30\."),
+    (wc.ClassGuard(COUNTS), wc.ClassGuard(COUNTS, radius=0.3), r"radius is 0.3, here 0.15\."),
+    (wc.ClassGuard(COUNTS), wc.ClassGuard(COUNTS, memory=0, slack=0), "slack is 0, here 0.15; memory is 0, here 0.8"),
+    (wc.ClassGuard(COUNTS), wc.ClassGuard(COUNTS, balanced=False), "balanced is 0, here 1"),
+    (wc.ClassGuard(COUNTS), wc.ClassHedge(3), "it has no cost"),
+    (wc.ClassHedge(3), wc.ClassHedge(3, eta=0.5), r"eta is 0.5, here 0.1\."),
+    (wc.ClassHedge(3), wc.ClassHedge(3, class_counts=[1, 1, 4]), r"class_counts\[2\] is 4, here 1\."),
+    (wc.ClassHedge(3), wc.ClassHedge(4), r"cumulative_cost is \(5,\), here \(4,\)"),
+    (wc.ClassHedge(3), wc.ClassGuard(COUNTS), "it has no cumulative_cost"),
+]
+
+
+@pytest.mark.parametrize(("learner", "other", "words"), OTHERS)
+def test_the_state_of_a_learner_made_otherwise_is_refused(learner: Any, other: Any, words: str) -> None:
+    """In one line that says what differs; nothing is changed."""
+    before = learner.state_dict()
+    with pytest.raises(UserError, match=f"the state of another learner: {words}"):
+        learner.load_state_dict(other.state_dict())
+    assert all(torch.equal(learner.state_dict()[name], before[name]) for name in before)
+
+
+def test_states_that_load() -> None:
+    """From before it was said how a learner was made, and with counts in the same proportions."""
+    group = torch.tensor([0, 1, 1, 2])
+    for one, other in (
+        (wc.ClassGuard(COUNTS), wc.ClassGuard([1 / 6, 1 / 3, 1 / 2])),
+        (wc.ClassHedge(3, class_counts=COUNTS), wc.ClassHedge(3, class_counts=torch.tensor([1, 2, 3]))),
+    ):
+        one.weigh(LOSSES, group)
+        one.update(group == 1 if isinstance(one, wc.ClassGuard) else LOSSES * group, group)
+        one.weigh(LOSSES, group)
+        state = one.state_dict()
+        old = {name: value for name, value in state.items() if name in ("cost", "tally", "cumulative_cost")}
+        for each in (state, old):
+            other.load_state_dict(each)
+            assert torch.allclose(other.weights, one.weights)
+            assert other.state_dict()["drawn"].tolist() == ([1, 2, 1] if each is state else [0, 0, 0])
+
+
 def test_class_hedge_refuses_what_class_guard_refuses() -> None:
     hedge = wc.ClassHedge(3)
     for group, words in BAD_GROUPS:

@@ -7,7 +7,7 @@ else that divides the samples: a domain, a camera, a pair of label and backgroun
 import inspect
 import math
 import warnings
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import Any
 
 import torch
@@ -50,6 +50,7 @@ class ClassHedge:
             raise UserError(f"class_counts must be ({num_classes},), a number for each class, not ({len(counts)},).")
         self.num_classes = num_classes
         self._hedge = Hedge(num_classes + 1, eta)
+        self._made = {"class_counts": counts, "eta": torch.tensor(float(eta), dtype=torch.float64)}
         self._class_share = counts / counts.sum()
         self._draws = Draws(self._class_share)
         self._by_class = self._sample_weights()
@@ -94,13 +95,16 @@ class ClassHedge:
             warnings.warn(note, stacklevel=2)
 
     def state_dict(self) -> dict[str, Any]:
-        """The cumulative costs, from which everything else follows."""
-        return {"cumulative_cost": self._hedge.cumulative_cost.clone()}
+        """The cumulative costs, from which everything else follows; what was drawn since the last update, and what
+        the learner was made with."""
+        state = {"cumulative_cost": self._hedge.cumulative_cost, "drawn": self._draws.count} | self._made
+        return {name: value.cpu().clone() for name, value in state.items()}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Take over the state of another, of as many classes."""
-        _check_state(state, self.state_dict())
+        """Take over the state of another that was made alike."""
+        _check_state(state, self.state_dict(), self._made)
         self._hedge.cumulative_cost.copy_(state["cumulative_cost"])
+        self._draws.count.copy_(state.get("drawn", torch.zeros(())))
         self._by_class.copy_(self._sample_weights())
 
     def _sample_weights(self) -> Tensor:
@@ -127,7 +131,8 @@ class ClassGuard:
 
     def __init__(self, class_counts: Counts, **settings: float) -> None:
         counts = _counts(class_counts)
-        _check_settings(settings)
+        made = _check_settings(settings)
+        self._made = {"class_counts": counts} | {name: torch.tensor(made[name], dtype=torch.float64) for name in made}
         self.num_groups = len(counts)
         self._learner = Guarded(counts, **settings)  # type: ignore[arg-type]
         self._draws = Draws(self._learner.class_share)
@@ -175,15 +180,16 @@ class ClassGuard:
             warnings.warn(note, stacklevel=2)
 
     def state_dict(self) -> dict[str, Any]:
-        """What the learner knows, and the tally of training since the last update."""
-        state = self._learner.state_dict() | {"tally": self._tally}
-        return {name: value.cpu().clone() if isinstance(value, Tensor) else value for name, value in state.items()}
+        """What the learner knows, the tally of training since the last update, and what the learner was made with."""
+        state = self._learner.state_dict() | {"tally": self._tally, "drawn": self._draws.count} | self._made
+        return {name: value.cpu().clone() for name, value in state.items()}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Take over the state of another, of as many classes."""
-        _check_state(state, self.state_dict())
+        """Take over the state of another that was made alike."""
+        _check_state(state, self.state_dict(), self._made)
         self._tally.copy_(state["tally"])
-        self._learner.load_state_dict({name: value for name, value in state.items() if name != "tally"})
+        self._draws.count.copy_(state.get("drawn", torch.zeros(())))
+        self._learner.load_state_dict({name: state[name] for name in self._learner.state_dict()})
         self._by_group.copy_(self._learner.weights.natural)
 
 
@@ -206,7 +212,7 @@ def _stand_in(valid: ClassStats) -> ClassStats:
 def _counts(class_counts: Any) -> Tensor:
     """The counts (K,) in float64, if there are two or more and each is a positive number."""
     try:
-        counts = torch.as_tensor(class_counts).detach().double().cpu()
+        counts = torch.as_tensor(class_counts).detach().double().cpu().clone()
     except (TypeError, ValueError, RuntimeError):
         raise UserError("class_counts must hold a number for each group.") from None
     if counts.dim() != 1 or len(counts) < 2:
@@ -217,13 +223,15 @@ def _counts(class_counts: Any) -> Tensor:
     return counts
 
 
-def _check_settings(settings: dict[str, Any]) -> None:
-    """Raise unless these are settings of `Guarded` for weights, each finite and not negative."""
-    _, *allowed = (name for name in inspect.signature(Guarded).parameters if name != "sample")  # losses have no draws
+def _check_settings(settings: dict[str, Any]) -> dict[str, float]:
+    """All settings of `Guarded` for weights, if these are of them, each finite and not negative."""
+    signature = inspect.signature(Guarded).parameters.values()
+    _, *allowed = (each.name for each in signature if each.name != "sample")  # losses have no draws
     for name, value in settings.items():
         choose("setting", name, allowed)
         if not isinstance(value, int | float) or not math.isfinite(value) or value < 0:
             raise UserError(f"{name} must be a number that is not negative, not {value!r}.")
+    return {each.name: float(settings.get(each.name, each.default)) for each in signature if each.name in allowed}
 
 
 def _check_batch(losses: Any, group: Any, num_groups: int) -> Tensor:
@@ -285,12 +293,36 @@ def _is_right_or_wrong(values: Tensor) -> bool:
     return ones >= 3 and 0 < int((values == 0).sum()) == len(values) - ones
 
 
-def _check_state(state: dict[str, Any], own: dict[str, Any]) -> None:
-    """Raise unless a state has the names and shapes of one's own."""
-    shapes = [{name: torch.as_tensor(value).shape for name, value in each.items()} for each in (state, own)]
-    if shapes[0] != shapes[1]:
-        found, expected = (", ".join(f"{name} {tuple(shape)}" for name, shape in each.items()) for each in shapes)
-        raise UserError(f"this is the state of another learner: it has {found}, expected {expected}.")
+def _check_state(state: dict[str, Any], own: dict[str, Tensor], made: Collection[str]) -> None:
+    """Raise unless a state has the names and shapes of one's own, and is of a learner made with the same.
+
+    A state from before it held what a learner was made with, and what was drawn, is taken as it is.
+    """
+    old = not state.keys() & {*made, "drawn"}
+    expected = {name: value for name, value in own.items() if not (old and name in {*made, "drawn"})}
+    found = {name: torch.as_tensor(value).detach().cpu() for name, value in state.items()}
+    problems = [f"it has no {name}" for name in expected if name not in found]
+    problems += [f"it has {name}" for name in found if name not in expected]
+    for name in (name for name in expected if name in found):
+        if found[name].shape != expected[name].shape:
+            problems.append(f"{name} is {tuple(found[name].shape)}, here {tuple(expected[name].shape)}")
+    if not problems and not old:
+        problems = _made_otherwise(found, {name: own[name] for name in made})
+    if problems:
+        raise UserError(f"this is the state of another learner: {'; '.join(problems[:3])}.")
+
+
+def _made_otherwise(found: dict[str, Tensor], own: dict[str, Tensor]) -> list[str]:
+    """In what the learner of a state differs from one's own; of `class_counts` the proportions matter."""
+    problems = []
+    for name, here in own.items():
+        its = found[name].double()
+        scale = here.sum() / its.sum() if name == "class_counts" else 1.0
+        if not torch.allclose(its * scale, here, rtol=1e-6, atol=0):
+            k = int((its / here).log().abs().argmax()) if here.dim() else None
+            where, pair = ("", (its, here)) if k is None else (f"[{k}]", (its[k], here[k]))
+            problems.append(f"{name}{where} is {pair[0]:.9g}, here {pair[1]:.9g}")
+    return problems
 
 
 def _shown(value: Any) -> str:
