@@ -25,7 +25,7 @@ from worstclass.config.recipe import to_toml
 from worstclass.evaluation.evaluate import Event
 from worstclass.runs.run import open_run
 from worstclass.runs.train import train_run
-from worstclass.sweep import Job
+from worstclass.sweep import Failure, Job
 
 
 def lines_of(capsys: pytest.CaptureFixture[str]) -> list[str]:
@@ -170,6 +170,35 @@ def test_an_evaluation_in_a_pipe(tmp_path: Path, capsys: pytest.CaptureFixture[s
     assert first == f"{tmp_path / 'run'}: the selected epoch, 1"
     assert said[:2] == ["fgsm: 0/60 images", "fgsm: done in M:SS"]
     assert re.fullmatch(r"apgd-ce: \d+%, \d+ standing", said[2])
+
+
+def test_a_serial_sweep_evaluates_in_a_pipe(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each run is first said to be evaluated, then has the lines of `evaluate`; nothing of it is left for the next."""
+    monkeypatch.chdir(tmp_path)
+    write_sweep(Path("sweep.toml"), 'attacks = "fgsm,apgd-ce"\n[grid]\nmethod = ["trades"]\nseed = [1, 2]')
+    app(["sweep", "sweep.toml", "--serial", "--out", "out"], standalone_mode=False)
+    said = lines_of(capsys)
+    for name in ("trades-seed1", "trades-seed2"):
+        start = next(i for i, line in enumerate(said) if line.startswith(f"{name}: evaluating"))
+        assert said[start + 1 : start + 3] == ["fgsm: 0/60 images", "fgsm: done in M:SS"]
+        assert re.fullmatch(r"apgd-ce: \d+%, \d+ standing", said[start + 3])
+        assert said[start + 4] == "apgd-ce: done in M:SS"
+        assert said[start + 5].startswith(f"{name}: done")
+
+
+def test_a_sweep_whose_evaluation_fails(tmp_path: Path) -> None:
+    """Its attack has no end; the next run begins anew."""
+    out = io.StringIO()
+    jobs = [Job(name, tmp_path / name, tiny_config(tmp_path / "tiny.npz")) for name in ("one", "two")]
+    with Board(jobs, set(), Console(file=out)) as board:
+        for job, failure in ((jobs[0], Failure("it broke")), (jobs[1], None)):
+            board.attack(Event("autoattack", 0.0, 8.0, 40))
+            board.finish(job, failure)
+    said = re.sub(r"\d+:\d\d", "M:SS", out.getvalue()).splitlines()
+    start = "autoattack: 0%, 40 standing"
+    assert said == [start, "one: failed: it broke", start, "autoattack: done in M:SS", "two: done"]
 
 
 def test_a_sweep_says_how_far_it_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

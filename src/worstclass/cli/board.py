@@ -5,6 +5,7 @@ import threading
 import time
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
+from types import TracebackType
 from typing import Any, Self
 
 from rich.console import Console
@@ -15,6 +16,7 @@ from rich.text import Text
 from worstclass.cli import progress
 from worstclass.cli.console import print_wide, say
 from worstclass.errors import UserError, visible
+from worstclass.evaluation.evaluate import Event
 from worstclass.inputs.names import RECIPE
 from worstclass.metrics.percentages import percent
 from worstclass.metrics.tail import has_many, worst_tenth
@@ -114,27 +116,46 @@ class Board:
         self._live: Live | None = None
         if self._console.is_terminal:
             self._live = Live(self._table(), console=self._console, auto_refresh=False, redirect_stdout=False)
+        self._lines = progress.Lines(self._console)  # of an evaluation in this process, off a terminal
+        self._attacking = False
         self._thread = threading.Thread(target=self._watch, daemon=True)
 
     def __enter__(self) -> Self:
         if self._live:
             self._live.start()
+        else:
+            self._lines.__enter__()
         self._refresh()
         self._thread.start()
         return self
 
-    def __exit__(self, *_: object) -> None:
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
         self._stop.set()
         self._thread.join()
         if self._live:
             self._live.stop()
+        else:
+            self._lines.__exit__(kind, error, trace)
 
     def say(self, line: str) -> None:
         """Print a line where the board is; inside `ray_cluster` nothing else can."""
         say(line, self._console)
 
+    def attack(self, event: Event) -> None:
+        """Hear how far the evaluation of a job in this process is; off a terminal it has the lines of `evaluate`."""
+        if self._live:
+            return
+        if not self._attacking:
+            self._attacking = True
+            self._refresh()  # that it is evaluated comes first
+        self._lines.attack(event)
+
     def finish(self, job: Job, failure: Failure | None) -> None:
         """Note the end of a job."""
+        self._lines.end_attack(done=failure is None)
+        self._attacking = False
         with self._lock:
             self._rows[job.name].end(failure)
             if failure:

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from types import TracebackType
 from typing import Any, Protocol, Self
 
+from rich.console import Console
 from rich.progress import BarColumn, ProgressColumn, Task, TextColumn, TimeRemainingColumn
 from rich.progress import Progress as RichProgress
 from rich.text import Text
@@ -93,7 +94,8 @@ class Lines:
     A thread of its own prints the latter: one batch of a strong attack may take many minutes.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, where: Console | None = None) -> None:
+        self._where = where
         self._lock, self._stop = threading.Lock(), threading.Event()
         self._status: Callable[[], str] | None = None
         self._said = self._began = time.monotonic()
@@ -111,11 +113,11 @@ class Lines:
         self._stop.set()
         self._thread.join()
         if kind is None:
-            self._end_attack()
+            self.end_attack()
 
     def attack(self, event: Event) -> None:
         if self._last is None or _family(self._last) != _family(event):
-            self._end_attack()
+            self.end_attack()
             self._begin(_family(event), event.done)
             self._say(self._state(event, ""))
         elif event.attack != self._last.attack:  # the next part of an ensemble
@@ -169,14 +171,15 @@ class Lines:
         share = event.done / event.total if event.total else 1.0
         return f"{_title(event)}: {share:.0%}, {event.standing} standing{left}"
 
-    def _end_attack(self) -> None:
-        if self._last is not None:
+    def end_attack(self, *, done: bool = True) -> None:
+        """What comes next is no part of the attack under way, if there is one; whether it has come to its end."""
+        if self._last is not None and done:
             self._say(f"{_family(self._last)}: done in {clock(time.monotonic() - self._began)}")
         self._last, self._status = None, None
 
     def _say(self, line: str) -> None:
         with self._lock:
-            say(line)
+            say(line, self._where)
             self._said = time.monotonic()
 
     def _speak(self) -> None:

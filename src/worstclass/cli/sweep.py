@@ -92,7 +92,7 @@ def sweep(
                 why = "" if serial else " (Ray is not installed: pip install 'worstclass[ray]')"
                 say(f"{count}, one after another in this process{why}.")
                 with board:
-                    run_serially(left, setup, board.finish)
+                    run_serially(left, setup, board.finish, board.attack)
         except KeyboardInterrupt as stop:
             say("\nStopped. The same command goes on where it stopped.")
             raise typer.Exit(exit_code(stop)) from None

@@ -1,7 +1,7 @@
 """One job of a sweep: train or go on, then evaluate; what is there already is not made again."""
 
 import traceback
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -13,6 +13,7 @@ from worstclass.config.keys import Config
 from worstclass.config.recipe import make_config, stored_recipe
 from worstclass.data.sources import Notify
 from worstclass.errors import AttackError, TrainingError, UserError, what_failed
+from worstclass.evaluation.evaluate import Event
 from worstclass.evaluation.outcomes import NATURAL
 from worstclass.evaluation.saved import CARD, load_card
 from worstclass.evaluation.targets import evaluate_target, run_target
@@ -25,6 +26,8 @@ from worstclass.runs.saver import SELECTED
 from worstclass.runs.train import train_run
 from worstclass.sweep.plan import Job
 from worstclass.training.checkpoint import load_header
+
+OnAttack = Callable[[Event], None]
 
 
 @dataclass(frozen=True)
@@ -90,8 +93,11 @@ def is_done(job: Job, attacks: Sequence[str]) -> bool:
     return is_trained(run) and not attacks_left(run, attacks)
 
 
-def run_job(config: Config, folder: Path, setup: Setup) -> None:
-    """Train, or go on with, the run in a folder, and evaluate it; what is there already is not made again."""
+def run_job(config: Config, folder: Path, setup: Setup, on_attack: OnAttack | None = None) -> None:
+    """Train, or go on with, the run in a folder, and evaluate it; what is there already is not made again.
+
+    `on_attack(event)` hears how far each attack is.
+    """
     device = pick_device(setup.device)
     if device.type == "cuda":
         torch.compiler.reset()  # what was compiled for the jobs before counts against a limit of the compiler
@@ -115,13 +121,14 @@ def run_job(config: Config, folder: Path, setup: Setup) -> None:
     names = attacks_left(run, setup.attacks)
     if names:
         target = run_target(run, data_dir=setup.data_dir, allow_code=setup.allow_code)
-        evaluate_target(target, names, folder, device=device, precision=pick_search(None, device, ours=ours))
+        search = pick_search(None, device, ours=ours)
+        evaluate_target(target, names, folder, device=device, precision=search, notify=on_attack)
 
 
-def attempt(config: Config, folder: Path, setup: Setup) -> Failure | None:
+def attempt(config: Config, folder: Path, setup: Setup, on_attack: OnAttack | None = None) -> Failure | None:
     """Run a job; an error is returned, so that the others go on."""
     try:
-        run_job(config, folder, setup)
+        run_job(config, folder, setup, on_attack)
     except (UserError, TrainingError, AttackError) as error:
         return Failure(str(error))
     except OSError as error:

@@ -14,16 +14,19 @@ from typing import Any
 
 from worstclass.config.recipe import make_config, to_toml
 from worstclass.errors import UserError
-from worstclass.sweep.jobs import Failure, Setup, attempt
+from worstclass.sweep.jobs import Failure, OnAttack, Setup, attempt
 from worstclass.sweep.plan import Job
 
 Finish = Callable[[Job, Failure | None], None]
 
 
-def run_serially(jobs: Sequence[Job], setup: Setup, finish: Finish) -> None:
-    """One job after another in this process; `finish(job, failure)` hears of the end of each."""
+def run_serially(jobs: Sequence[Job], setup: Setup, finish: Finish, on_attack: OnAttack | None = None) -> None:
+    """One job after another in this process; `finish(job, failure)` hears of the end of each.
+
+    `on_attack(event)` hears how far each attack is.
+    """
     for job in jobs:
-        finish(job, attempt(job.config, job.folder, setup))
+        finish(job, attempt(job.config, job.folder, setup, on_attack))
 
 
 def ray_is_installed() -> bool:
