@@ -144,6 +144,17 @@ def test_results_are_compared_image_by_image(result: AuditResult, images: Images
         result.compare(elsewhere)
 
 
+def test_a_comparison_says_what_else_differs(result: AuditResult) -> None:
+    """Another seed of the attacks: said where it prints, and in a notebook."""
+    other = replace(result, card={**result.card, "about": {**result.card["about"], "seed": 3}})
+    found = result.compare(other)
+    line = "Note: SmallCNN and SmallCNN differ in more than the method: seed of the attacks (0, not 3)."
+    assert str(found).splitlines()[-1] == line
+    assert f"<p>{line}</p>" in found._repr_html_()
+    assert result.compare(result).notes == ()
+    assert "Note" not in str(result.compare(result))
+
+
 def test_a_radius_is_the_same_however_it_is_rounded(result: AuditResult) -> None:
     for factor, same in ((1 + 1e-8, True), (1 + 1e-4, False)):
         about = {**result.card["about"], "eps": factor * result.card["about"]["eps"]}

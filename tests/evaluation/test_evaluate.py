@@ -155,7 +155,16 @@ def test_a_base_that_differs_in_more_than_the_method_is_named(tmp_path: Path) ->
     heard: list[str] = []
     evaluate_target(run_target(other), ["natural"], other.folder, base=base.folder, on_note=heard.append)
     (line,) = (each for each in heard if "differs" in each)
-    assert line == f"{base.folder} differs in more than the method: weight_decay (0.001, not 0)."
+    settings = "weight_decay (0.001, not 0)"
+    assert line == f"this evaluation differs from {base.folder} in more than the method: {settings}."
+    last = run_target(other, checkpoint="last")
+    evaluate_target(last, ["natural"], tmp_path / "last", base=base.folder, seed=7, on_note=heard.append)
+    settings += ", epoch (last, not selected), seed of the attacks (7, not 0)"
+    assert heard[-1] == f"this evaluation differs from {base.folder} in more than the method: {settings}."
+    shutil.copytree(base.folder, moved := tmp_path / "moved")
+    write_json(moved / ABOUT, read_json(moved / ABOUT) | {"data_digest": "0" * 64})
+    evaluate_target(run_target(other), ["natural"], other.folder, base=moved, on_note=heard.append)
+    assert heard[-1].endswith("training images (others of that name).")
 
 
 def test_images_of_another_shape_are_refused(tmp_path: Path) -> None:
@@ -217,7 +226,7 @@ def test_rho_is_kept_when_columns_are_added(run: Run, tmp_path: Path) -> None:
 
 def test_a_column_that_the_base_lacks_has_no_rho(run: Run, tmp_path: Path) -> None:
     """Asked for, or measured before: what both have is compared, and the rest is named before anything is attacked."""
-    evaluate_target(run_target(run, checkpoint="last"), ["pgd-5"], tmp_path / "base")
+    evaluate_target(run_target(run), ["pgd-5"], tmp_path / "base")
     evaluate_target(run_target(run), ["cw-5"], tmp_path / "run")
     heard: list[str] = []
 

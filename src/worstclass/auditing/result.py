@@ -16,7 +16,14 @@ from worstclass.errors import UserError, choose, visible
 from worstclass.evaluation.card import compare_with_base
 from worstclass.evaluation.checks import Finding, is_trusted, load_findings, verdict
 from worstclass.evaluation.outcomes import Outcomes
-from worstclass.evaluation.saved import check_comparable, load_card, load_outcomes, save_evaluation
+from worstclass.evaluation.saved import (
+    Origin,
+    check_comparable,
+    load_card,
+    load_outcomes,
+    other_settings,
+    save_evaluation,
+)
 from worstclass.inputs.radius import same_radius, show_radius
 from worstclass.metrics.measures import Measure
 from worstclass.metrics.percentages import percent, percent_interval
@@ -126,7 +133,8 @@ class AuditResult:
         return importlib.import_module("pandas").DataFrame(records)
 
     def compare(self, other: "AuditResult | Path | str") -> "AuditComparison":
-        """This model less the other, image by image. Both must be audited on the same images in the same ball."""
+        """This model less the other, image by image. Both must be audited on the same images in the same ball; in what
+        more than the model they differ is a note."""
         base = other if isinstance(other, AuditResult) else AuditResult.load(other)
         check_comparable(self.card["about"], base.card["about"], base.title)
         if self.card["class_names"] != base.card["class_names"]:
@@ -134,7 +142,9 @@ class AuditResult:
         shared = [name for name in self.card["columns"] if name in base.card["columns"]]
         count = len(self.card["class_names"])
         columns = {name: compare_with_base(self.outcomes, base.outcomes, name, count) for name in shared}
-        return AuditComparison(self.title, base.title, columns, has_many(count))
+        differs = other_settings(Origin.read(self.card["about"]), Origin.read(base.card["about"]))
+        notes = (f"{self.title} and {base.title} differ in more than the method: {differs}.",) if differs else ()
+        return AuditComparison(self.title, base.title, columns, has_many(count), notes)
 
     def plot(self, attack: str | None = None) -> "Figure":
         """Accuracy of each class under one attack, the strongest unless said otherwise, as a Matplotlib figure."""
@@ -233,20 +243,25 @@ class AuditResult:
 
 @dataclass(frozen=True, repr=False)
 class AuditComparison:
-    """One model less another on the same images, under each attack: differences, rho and McNemar's p-value."""
+    """One model less another on the same images, under each attack: differences, rho and McNemar's p-value. `notes` say
+    what is not compared like with like."""
 
     title: str
     base: str
     columns: Mapping[str, Mapping[str, Any]]
     many: bool = False  # classes: the worst tenth is shown too
+    notes: tuple[str, ...] = ()
 
     def __str__(self) -> str:
-        return f"{self.title} less {self.base}, points\n{_text(self._table())}\n[95% interval]"
+        heading = f"{self.title} less {self.base}, points"
+        return "\n".join([heading, _text(self._table()), "[95% interval]", *(f"Note: {line}" for line in self.notes)])
 
     __repr__ = __str__
 
     def _repr_html_(self) -> str:
-        return f"<div><p>{html.escape(f'{self.title} less {self.base}, points')}</p>{_html(self._table())}</div>"
+        heading = html.escape(f"{self.title} less {self.base}, points")
+        end = "".join(f"<p>{html.escape(f'Note: {line}')}</p>" for line in self.notes)
+        return f"<div><p>{heading}</p>{_html(self._table())}{end}</div>"
 
     def _table(self) -> _Block:
         shown = {"Average": "average_difference", "Worst class": "worst_difference"}

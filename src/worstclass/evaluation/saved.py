@@ -1,12 +1,14 @@
 """Evaluations on disk: a card and the outcomes that it was made from; which of them can be compared, and added to."""
 
 from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from worstclass.config.differences import compared_settings
+from worstclass.config.keys import Config
 from worstclass.config.recipe import make_config, stored_recipe
 from worstclass.errors import UserError
 from worstclass.evaluation.card import Base
@@ -16,6 +18,7 @@ from worstclass.files import read_json, write_json
 from worstclass.inputs.names import RECIPE
 from worstclass.inputs.radius import same_radius, show_radius
 from worstclass.records import check_record
+from worstclass.runs.saver import ABOUT, read_about
 
 CARD, OUTCOMES = "card.json", "outcomes.npz"
 GONE_ON = {"epoch", "mix", "adjusted"}  # what changes, with the weights, in a run that goes on
@@ -62,12 +65,40 @@ def check_comparable(about: Mapping[str, Any], other: Mapping[str, Any], name: s
             raise UserError(f"{name} was evaluated {what}{values} and cannot be compared.")
 
 
-def other_settings(about: Mapping[str, Any], base: Mapping[str, Any]) -> str:
-    """In what the recipes of two evaluated runs differ beside method and seed."""
-    if "recipe" not in about or "recipe" not in base:
-        return ""
-    ours, theirs = (make_config(stored_recipe(each["recipe"]), "a card") for each in (about, base))
-    return compared_settings(ours, theirs)
+@dataclass(frozen=True)
+class Origin:
+    """What an evaluation is of: what its card says of itself, the recipe of the run, and the digest of the images that
+    it was trained on, where they are known."""
+
+    about: Mapping[str, Any]
+    recipe: Config | None
+    data_digest: str | None = None
+
+    @classmethod
+    def read(cls, about: Mapping[str, Any], home: Path | None = None) -> "Origin":
+        """From a card, and from the folder of the run, if there is one."""
+        known = home is not None and (home / ABOUT).is_file()
+        return cls(about, card_recipe(about), read_about(home)["data_digest"] if home and known else None)
+
+
+def card_recipe(about: Mapping[str, Any], where: str = "a card") -> Config | None:
+    """The recipe that a card names; a model of others has none."""
+    return make_config(stored_recipe(about["recipe"]), where) if "recipe" in about else None
+
+
+def other_settings(own: Origin, base: Origin) -> str:
+    """In what two evaluations differ beside method and training seed: recipe, epoch, seed of the attacks, and training
+    images, where those should be the same."""
+    ours, theirs = own.recipe, base.recipe
+    parts = [compared_settings(ours, theirs)] if ours and theirs else []
+    for key, name in (("checkpoint", "epoch"), ("seed", "seed of the attacks")):
+        values = own.about.get(key), base.about.get(key)
+        if values[0] != values[1] and None not in values:
+            parts.append(f"{name} ({values[0]}, not {values[1]})")
+    if ours and theirs and (ours.data, ours.imbalance) == (theirs.data, theirs.imbalance):
+        digests = {own.data_digest, base.data_digest} - {None}
+        parts += ["training images (others of that name)"] if len(digests) > 1 else []
+    return ", ".join(filter(None, parts))
 
 
 def identity(about: Mapping[str, Any]) -> dict[str, Any]:

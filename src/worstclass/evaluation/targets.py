@@ -32,6 +32,7 @@ from worstclass.evaluation.outcomes import ANY, NATURAL, Outcomes, Progress
 from worstclass.evaluation.saved import (
     CARD,
     OUTCOMES,
+    Origin,
     earlier_outcomes,
     load_base,
     load_card,
@@ -237,8 +238,8 @@ def evaluate_target(
         lacking = against.lacks(dict.fromkeys([*attacks, *(known.predictions if known else ())]))
         if lacking:
             on_note(f"{base} has not been evaluated under {', '.join(lacking)}: no rho there.")
-        if settings := other_settings(about, against.about):
-            on_note(f"{base} differs in more than the method: {settings}.")
+        if settings := other_settings(Origin.read(about, target.home), Origin.read(against.about, against.folder)):
+            on_note(f"this evaluation differs from {base} in more than the method: {settings}.")
     unseen = _unseen(target)
     if on_note is not None:
         for finding in unseen:

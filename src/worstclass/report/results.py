@@ -6,14 +6,21 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from worstclass.config.differences import compared_settings
 from worstclass.config.keys import Config
-from worstclass.config.recipe import make_config, stored_recipe
 from worstclass.errors import UserError
 from worstclass.evaluation.card import compare_with_base, measure
 from worstclass.evaluation.checks import is_trusted, load_findings
 from worstclass.evaluation.outcomes import ANY, Outcomes
-from worstclass.evaluation.saved import CARD, OUTCOMES, check_comparable, load_card, load_outcomes
+from worstclass.evaluation.saved import (
+    CARD,
+    OUTCOMES,
+    Origin,
+    card_recipe,
+    check_comparable,
+    load_card,
+    load_outcomes,
+    other_settings,
+)
 from worstclass.evaluation.seeds import same_but_for_the_seed
 from worstclass.inputs.names import NATURAL, RECIPE
 from worstclass.report.titles import distinguish
@@ -84,6 +91,10 @@ class _Evaluation:
         return _kind(self.card, self.run)
 
     @property
+    def origin(self) -> Origin:
+        return Origin(self.card["about"], self.config, self.run.about["data_digest"] if self.run else None)
+
+    @property
     def title(self) -> str:
         if self.run:
             return self.run.title
@@ -139,7 +150,7 @@ def load_results(
                     own.outcomes, against.outcomes, name, len(own.card["class_names"])
                 )
         base_title = base_titles[place] if against else ""
-        unlike = _unlike(own, against) if against else ""
+        unlike = other_settings(own.origin, against.origin) if against else ""
         notes = _notes(title, own, base_title, against, unlike) if against else ()
         results.append(
             Result(
@@ -167,9 +178,7 @@ def _read(folder: Path) -> _Evaluation:
     about = card["about"]
     if run:
         _check_current(run, about)
-    config = run.config if run else None
-    if run is None and "recipe" in about:
-        config = make_config(stored_recipe(about["recipe"]), str(folder / CARD))
+    config = run.config if run else card_recipe(about, str(folder / CARD))
     return _Evaluation(folder, run, outcomes, card, config)
 
 
@@ -198,20 +207,6 @@ def _kind(card: Mapping[str, Any], run: Run | None) -> Hashable:
     parent = {key: value for key, value in fork.get("recipe", {}).items() if key != "seed"}
     trained_on = run.about["data_digest"]
     return about.get("checkpoint"), about.get("seed"), trained_on, run.fork, json.dumps(parent, sort_keys=True)
-
-
-def _unlike(own: _Evaluation, base: _Evaluation) -> str:
-    """In what more than method and seed an evaluation differs from that of the base."""
-    if not (own.config and base.config):
-        return ""
-    parts = [compared_settings(own.config, base.config)]
-    for key, name in (("checkpoint", "epoch"), ("seed", "seed of the attacks")):
-        ours, theirs = (each.card["about"].get(key) for each in (own, base))
-        parts += [f"{name} ({ours}, not {theirs})"] if ours != theirs else []
-    if own.run and base.run and own.config.data == base.config.data and own.config.imbalance == base.config.imbalance:
-        digests = {each.about["data_digest"] for each in (own.run, base.run)}
-        parts += ["training images (others of that name)"] if len(digests) > 1 else []
-    return ", ".join(filter(None, parts))
 
 
 def _bases(read: Sequence[_Evaluation], given: Path | None, vanilla: Sequence[str]) -> list[_Evaluation]:
