@@ -399,6 +399,19 @@ def test_an_audit_goes_on_where_it_stopped(
     assert list(more.card["columns"]) == ["natural", "pgd-5", "cw-5", "fgsm"]
 
 
+def test_a_cache_whose_files_disagree_is_repaired(model: SmallCNN, images: Images, tmp_path: Path) -> None:
+    """What card and outcomes do not agree in is measured again where it is asked for, and else dropped."""
+    options: dict[str, Any] = {"checks": False, "cache": tmp_path}
+    found = wc.audit(model, (images.x, images.y), EPS, attacks=["pgd-5", "fgsm"], **options)
+    for attacks, left in (("pgd-5", {"natural", "fgsm", "pgd-5"}), ("natural", {"natural", "fgsm"})):
+        card = json.loads((tmp_path / "card.json").read_text())
+        card["columns"]["pgd-5"]["worst"]["value"] = 0.99
+        (tmp_path / "card.json").write_text(json.dumps(card))
+        again = wc.audit(model, (images.x, images.y), EPS, attacks=attacks, **options)
+        assert {*again.card["columns"]} == left
+        assert all(again.under(name) == found.under(name) for name in left)
+
+
 def test_corrected_class_names_are_those_of_the_card(
     model: SmallCNN, images: Images, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -20,7 +20,7 @@ from worstclass.errors import AttackError, UserError
 from worstclass.evaluation.card import make_card
 from worstclass.evaluation.evaluate import batch_that_fits, check_inside, evaluate, memory_of_a_gradient
 from worstclass.evaluation.outcomes import Outcomes
-from worstclass.evaluation.saved import CARD, OUTCOMES, load_card
+from worstclass.evaluation.saved import CARD, OUTCOMES, load_card, load_evaluation
 from worstclass.evaluation.targets import evaluate_target, model_target, run_target
 from worstclass.files import read_json, write_json
 from worstclass.metrics import per_class_accuracy
@@ -165,6 +165,22 @@ def test_a_base_that_differs_in_more_than_the_method_is_named(tmp_path: Path) ->
     write_json(moved / ABOUT, read_json(moved / ABOUT) | {"data_digest": "0" * 64})
     evaluate_target(run_target(other), ["natural"], other.folder, base=moved, on_note=heard.append)
     assert heard[-1].endswith("training images (others of that name).")
+
+
+def test_what_a_card_contradicts_is_made_anew(run: Run, tmp_path: Path) -> None:
+    """A column that is asked for again is measured; another that card and outcomes do not agree in is dropped."""
+    out = tmp_path / "out"
+    whole = evaluate_target(run_target(run), ["pgd-5", "fgsm", "pgd-3"], out)
+    for name in ("pgd-5", "fgsm"):
+        card = read_json(out / CARD)
+        card["columns"][name]["average"]["value"] += 0.1
+        write_json(out / CARD, card)
+    with pytest.raises(UserError, match="not of one evaluation"):
+        load_evaluation(out)
+    again = evaluate_target(run_target(run), ["pgd-5"], out)
+    assert {*again["columns"]} == {"natural", "pgd-5", "pgd-3"}
+    assert all(again["columns"][name] == whole["columns"][name] for name in again["columns"])
+    assert load_evaluation(out)[0] == again
 
 
 def test_images_of_another_shape_are_refused(tmp_path: Path) -> None:

@@ -14,6 +14,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from copied_runs import set_outcomes
 from worstclass import metrics
 from worstclass.cli.main import app
 from worstclass.errors import UserError
@@ -121,7 +122,7 @@ def test_a_mean_of_rho_says_which_seeds_it_leaves_out(tmp_path: Path) -> None:
     shutil.copytree(FOLDERS[4], broken := tmp_path / "trades-seed2")
     found = Outcomes.load(broken / "outcomes.npz")
     none_stands = np.where(found.labels == 3, 0, found.predictions[AA])
-    Outcomes(found.labels, {"natural": found.predictions["natural"], AA: none_stands}).save(broken / "outcomes.npz")
+    set_outcomes(broken, Outcomes(found.labels, {"natural": found.predictions["natural"], AA: none_stands}))
     runs = [FOLDERS[0], broken, FOLDERS[1], FOLDERS[5]]
     groups = group_results(load_results(runs, FOLDERS[0]), [AA])
     assert len(groups[1].columns[AA]["rho"]["seeds"]) == 1
@@ -134,7 +135,7 @@ def test_a_mean_of_rho_says_which_seeds_it_leaves_out(tmp_path: Path) -> None:
 def test_an_attack_that_no_method_has_for_all_seeds_is_an_error(tmp_path: Path) -> None:
     shutil.copytree(FOLDERS[1], lacking := tmp_path / "wat-seed1")
     found = Outcomes.load(lacking / "outcomes.npz")
-    Outcomes(found.labels, {"natural": found.predictions["natural"]}).save(lacking / "outcomes.npz")
+    set_outcomes(lacking, Outcomes(found.labels, {"natural": found.predictions["natural"]}))
     other = ROOT / "cifar10-resnet18-wat-seed2"
     with pytest.raises(UserError, match="no method has all of its seeds evaluated under cw"):
         app(["leaderboard", str(lacking), str(other), "--attack", "cw"], standalone_mode=False)

@@ -13,7 +13,7 @@ import pytest
 from PIL import Image
 from safetensors.torch import save_file
 
-from copied_runs import copy_run
+from copied_runs import copy_run, set_outcomes
 from tiny import tiny_run
 from worstclass.errors import UserError
 from worstclass.evaluation.outcomes import Outcomes
@@ -158,7 +158,7 @@ def test_a_class_without_images_is_no_reason_to_fail(folders: list[Path], tmp_pa
         keep = result.outcomes.labels != 0
         few = Outcomes(result.outcomes.labels[keep], {k: v[keep] for k, v in result.outcomes.predictions.items()})
         shutil.copytree(result.folder, tmp_path / result.folder.name)
-        few.save(tmp_path / result.folder.name / "outcomes.npz")
+        set_outcomes(tmp_path / result.folder.name, few)
     shown = load_results([tmp_path / folder.name for folder in folders])
     write_report(shown, tmp_path / "report.html", gallery=False)
     assert "a class has no image in this part of the data" in (tmp_path / "report.html").read_text()

@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from copied_runs import set_outcomes
 from tiny import SEED, tiny_config, tiny_run, write_tiny_npz
 from worstclass.cli.main import app
 from worstclass.errors import UserError
@@ -245,7 +246,7 @@ def test_a_class_without_images_is_not_the_weakest(runs: dict[str, Path], tmp_pa
     shutil.copytree(runs["trades"], folder := tmp_path / "trades")
     found = Outcomes.load(folder / "outcomes.npz")
     kept = found.labels != 0
-    Outcomes(found.labels[kept], {n: each[kept] for n, each in found.predictions.items()}).save(folder / "outcomes.npz")
+    set_outcomes(folder, Outcomes(found.labels[kept], {n: each[kept] for n, each in found.predictions.items()}))
     figure, _ = draw_figure("figure2", [folder])
     assert "nan" not in figure.axes[1].get_title(loc="left")
 

@@ -12,6 +12,8 @@ from typing import Any
 import numpy as np
 import pytest
 
+from copied_runs import set_outcomes
+from worstclass.auditing.result import AuditResult
 from worstclass.errors import UserError
 from worstclass.evaluation.outcomes import Outcomes
 from worstclass.evaluation.saved import CARD, OUTCOMES
@@ -19,6 +21,7 @@ from worstclass.files import read_json, write_json
 from worstclass.report import Group, group_results, load_results
 from worstclass.report.leaderboard import leaderboard_notes, leaderboard_rows
 from worstclass.runs.saver import ABOUT
+from worstclass.theory.certify import certify_outcomes
 
 ROOT = Path(__file__).parents[2] / "results"
 AA = "autoattack"
@@ -127,7 +130,7 @@ def without_class(folder: Path, to: Path, label: int) -> Path:
     shutil.copytree(folder, to)
     found = Outcomes.load(to / OUTCOMES)
     none_stands = np.where(found.labels == label, (label + 1) % 10, found.predictions[AA])
-    Outcomes(found.labels, {"natural": found.predictions["natural"], AA: none_stands}).save(to / OUTCOMES)
+    set_outcomes(to, Outcomes(found.labels, {"natural": found.predictions["natural"], AA: none_stands}))
     return to
 
 
@@ -135,6 +138,55 @@ def test_where_there_is_no_rho_the_notes_say_why(tmp_path: Path) -> None:
     groups = groups_of(without_class(TRADES, tmp_path / "trades", 3), WAT)
     assert f"rho of WAT under {AA} is undefined: the worst class of its base is at 0." in leaderboard_notes(groups)
     assert not any("undefined" in line for line in leaderboard_notes(groups_of(TRADES, WAT)))
+
+
+def spoilt_card(to: Path, key: str) -> Path:
+    def edit(card: dict[str, Any]) -> None:
+        column = card["columns"]["pgd-20"]
+        (column["classes"][4] if key == "class" else column[key])["value"] = 0.6
+
+    return copied(WAT, to, card=edit)
+
+
+@pytest.mark.parametrize("key", ["average", "worst", "class"])
+def test_a_card_that_its_outcomes_contradict_is_refused(key: str, tmp_path: Path) -> None:
+    folder = spoilt_card(tmp_path / "wat", key)
+    readers: list[Callable[[], object]] = [
+        lambda: load_results([TRADES, folder]),
+        lambda: load_results([TRADES], folder),
+        lambda: AuditResult.load(folder),
+        lambda: AuditResult.load(WAT).compare(folder),
+        lambda: certify_outcomes(folder, AuditResult.load(WAT).card["class_names"]),
+    ]
+    for read in readers:
+        with pytest.raises(
+            UserError, match=r"card\.json and outcomes\.npz of .*wat are not of one evaluation: evaluate it"
+        ):
+            read()
+
+
+def test_columns_without_outcomes_or_numbers_are_refused(tmp_path: Path) -> None:
+    copied(WAT, tmp_path / "more", card=lambda card: card["columns"].update({"pgd-7": card["columns"]["cw"]}))
+    copied(WAT, tmp_path / "none", card=lambda card: card["columns"].update({"cw": {}}))
+    for name in ("more", "none"):
+        with pytest.raises(UserError, match="not of one evaluation"):
+            load_results([tmp_path / name])
+    copied(WAT, tmp_path / "fewer", card=lambda card: card["columns"].pop("cw"))  # outcomes are written first
+    assert "cw" in load_results([tmp_path / "fewer"])[0].columns
+
+
+def test_outcomes_of_an_attack_that_helps_are_refused(tmp_path: Path) -> None:
+    """As `evaluate` does, also where the card says the same."""
+    for agreeing, seen in ((False, "not of one evaluation"), (True, r"outcomes\.npz: attack 'pgd-20' helps the model")):
+        shutil.copytree(WAT, to := tmp_path / str(agreeing))
+        found = Outcomes.load(to / OUTCOMES)
+        better = Outcomes(found.labels, found.predictions | {"pgd-20": found.labels})
+        if agreeing:
+            set_outcomes(to, better)
+        else:
+            better.save(to / OUTCOMES)
+        with pytest.raises(UserError, match=seen):
+            load_results([to])
 
 
 def test_a_method_without_a_row_is_named(tmp_path: Path) -> None:

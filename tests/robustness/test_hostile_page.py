@@ -11,10 +11,12 @@ from typing import Any
 import numpy as np
 import pytest
 
+from copied_runs import set_outcomes
 from mutate import harm_value
 from tiny import tiny_config, write_tiny_npz
 from worstclass.cli.console import say
 from worstclass.errors import UserError
+from worstclass.evaluation.outcomes import Outcomes
 from worstclass.evaluation.saved import CARD, OUTCOMES
 from worstclass.evaluation.targets import evaluate_target, run_target
 from worstclass.files import write_json
@@ -93,6 +95,7 @@ def with_texts(source: Path, folder: Path, text: str) -> Path:
     arrays |= {"predictions/natural": labels, "predictions/pgd-2": one_class_is_weakest}
     arrays[f"predictions/{text[:90].replace('/', '').replace(chr(92), '')}"] = arrays["predictions/pgd-2"]
     np.savez(folder / OUTCOMES, **arrays)
+    set_outcomes(folder, Outcomes.load(folder / OUTCOMES))  # the numbers of the card too
     return folder
 
 

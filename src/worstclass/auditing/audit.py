@@ -23,8 +23,8 @@ from worstclass.data.images import check_class_names
 from worstclass.errors import UserError, choose, shown
 from worstclass.evaluation.checks import CHECKED_IMAGES, STRONG
 from worstclass.evaluation.evaluate import Notify, as_input, batch_that_fits, evaluation_mode
-from worstclass.evaluation.outcomes import NATURAL
-from worstclass.evaluation.saved import earlier_outcomes, load_card, load_outcomes
+from worstclass.evaluation.outcomes import NATURAL, Outcomes
+from worstclass.evaluation.saved import earlier_outcomes, load_card, load_evaluation
 from worstclass.evaluation.targets import Target, beside, check_black_box, evaluate_target, rename_classes
 from worstclass.execution.backend import Precision
 from worstclass.inputs.images import tensor_of
@@ -176,7 +176,7 @@ def audit_target(
                     checks=checks,
                     notify=notify,
                 )
-            return AuditResult(load_card(out), load_outcomes(out), tuple(notes))
+            return AuditResult(*load_evaluation(out), tuple(notes))
 
 
 def attack_names(attacks: str | Sequence[str]) -> list[str]:
@@ -262,10 +262,13 @@ def _attacks_left(
 ) -> list[str] | None:
     """The attacks that a folder does not hold yet; None where there is nothing left to do in it."""
     about = {**target.about, "eps": target.eps, "norm": target.norm, "seed": seed}
-    if earlier_outcomes(out, about, target.home, instead="folder") is None:
+    earlier = earlier_outcomes(out, about, target.home, instead="folder")
+    if earlier is None:
         return list(names)
     card = load_card(out)
-    _check_same_model(target, out, batch_size)
+    _check_same_model(target, out, earlier, batch_size)
+    if any(name not in earlier.predictions for name in card["columns"]):  # they leave the card too
+        return [name for name in names if name not in earlier.predictions]
     if card["class_names"] != list(target.class_names):
         rename_classes(target, out)
     left = [name for name in names if name not in card["columns"]]
@@ -273,11 +276,11 @@ def _attacks_left(
     return None if not left and (checked or not checks) else left
 
 
-def _check_same_model(target: Target, out: Path, batch_size: int) -> None:
+def _check_same_model(target: Target, out: Path, earlier: Outcomes, batch_size: int) -> None:
     """Weights do not tell everything: a model that predicts otherwise than the one in the folder is another."""
     rows = np.arange(min(len(target.images), batch_size, CHECKED_IMAGES))
     x, _ = as_input(target.model, target.images.select(torch.from_numpy(rows)))
     found = predict(target.model, x).argmax(1).cpu().numpy()
-    before = load_outcomes(out).predictions[NATURAL][rows]
+    before = earlier.predictions[NATURAL][rows]
     if float(np.mean(found != before)) > OTHERS:
         raise UserError(f"{out} holds the audit of another model, with the same weights: choose another folder.")

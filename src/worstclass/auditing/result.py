@@ -16,14 +16,7 @@ from worstclass.errors import UserError, choose, visible
 from worstclass.evaluation.card import compare_with_base
 from worstclass.evaluation.checks import Finding, is_trusted, load_findings, verdict
 from worstclass.evaluation.outcomes import Outcomes
-from worstclass.evaluation.saved import (
-    Origin,
-    check_comparable,
-    load_card,
-    load_outcomes,
-    other_settings,
-    save_evaluation,
-)
+from worstclass.evaluation.saved import Origin, check_comparable, load_evaluation, other_settings, save_evaluation
 from worstclass.inputs.radius import same_radius, show_radius
 from worstclass.metrics.measures import Measure
 from worstclass.metrics.percentages import percent, percent_interval
@@ -69,7 +62,7 @@ class AuditResult:
     @classmethod
     def load(cls, folder: Path | str) -> "AuditResult":
         """From a folder that `save`, an audit with a cache, or `worstclass evaluate` has written."""
-        return cls(load_card(Path(folder)), load_outcomes(Path(folder)))
+        return cls(*load_evaluation(Path(folder)))
 
     @property
     def title(self) -> str:

@@ -3,7 +3,7 @@
 import hashlib
 import time
 import unicodedata
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -56,6 +56,22 @@ class Outcomes:
         if NATURAL not in read.predictions or size == 0:
             raise UserError(f"{path} holds no outcomes: it has no predictions on clean images.")
         return read
+
+    def without(self, names: Collection[str]) -> "Outcomes":
+        """The same less some columns."""
+        dropped = {*names, *(name + ANY for name in names)}
+        kept = {name: values for name, values in self.predictions.items() if name not in dropped}
+        return Outcomes(self.labels, kept, {name: by for name, by in self.broken_by.items() if name in kept})
+
+    def helping(self) -> dict[str, str]:
+        """The attacks after which the model is right more often, each with the line that it is refused with."""
+        right = {name: float(np.mean(predicted == self.labels)) for name, predicted in self.predictions.items()}
+        clean = right[NATURAL]
+        return {
+            name: f"attack '{name}' helps the model: accuracy {attacked:.4f} under attack, {clean:.4f} without."
+            for name, attacked in right.items()
+            if attacked > clean
+        }
 
     def check_range(self, num_classes: int, where: object) -> None:
         """Raise unless every label and prediction is one of so many classes."""

@@ -12,15 +12,17 @@ from worstclass.config.keys import Config
 from worstclass.config.recipe import make_config, stored_recipe
 from worstclass.errors import UserError
 from worstclass.evaluation.card import Base
-from worstclass.evaluation.outcomes import Outcomes
+from worstclass.evaluation.outcomes import ANY, Outcomes
 from worstclass.evaluation.schema import CardRecord
 from worstclass.files import read_json, write_json
-from worstclass.inputs.names import RECIPE
+from worstclass.inputs.names import NATURAL, RECIPE
 from worstclass.inputs.radius import same_radius, show_radius
+from worstclass.metrics import class_counts
 from worstclass.records import check_record
 from worstclass.runs.saver import ABOUT, read_about
 
 CARD, OUTCOMES = "card.json", "outcomes.npz"
+SAME = 1e-9  # accuracies no further apart are the same
 GONE_ON = {"epoch", "mix", "adjusted"}  # what changes, with the weights, in a run that goes on
 
 
@@ -29,13 +31,46 @@ def load_card(folder: Path) -> dict[str, Any]:
     return check_record(CardRecord, read_json(folder / CARD), folder / CARD)
 
 
-def load_outcomes(folder: Path) -> Outcomes:
-    """The outcomes of an evaluated run."""
+def load_evaluation(folder: Path) -> tuple[dict[str, Any], Outcomes]:
+    """The card and the outcomes of an evaluated run, if they are of one evaluation, and no attack helps its model."""
+    card, outcomes = _read(folder)
+    if contradicted(card, outcomes):
+        both = f"{CARD} and {OUTCOMES} of {folder}"
+        raise UserError(f"{both} are not of one evaluation: evaluate it again.")
+    if helping := outcomes.helping():
+        raise UserError(f"{folder / OUTCOMES}: {next(iter(helping.values()))} Evaluate it again.")
+    return card, outcomes
+
+
+def _read(folder: Path) -> tuple[dict[str, Any], Outcomes]:
     if not (folder / OUTCOMES).is_file():
         raise UserError(f"{folder} has not been evaluated: run `worstclass evaluate {folder}` first.")
-    outcomes = Outcomes.load(folder / OUTCOMES)
-    outcomes.check_range(len(load_card(folder)["class_names"]), folder / OUTCOMES)
-    return outcomes
+    outcomes, card = Outcomes.load(folder / OUTCOMES), load_card(folder)
+    outcomes.check_range(len(card["class_names"]), folder / OUTCOMES)
+    return card, outcomes
+
+
+def contradicted(card: Mapping[str, Any], outcomes: Outcomes) -> list[str]:
+    """The columns of a card whose accuracies (average, worst, each class) are not those of the outcomes. Outcomes may
+    have more columns: they are written first."""
+    names = card["columns"]
+    return [name for name in names if not _follows(names[name], outcomes, name, len(card["class_names"]))]
+
+
+def _follows(column: Mapping[str, Any], outcomes: Outcomes, name: str, num_classes: int) -> bool:
+    if name not in outcomes.predictions:
+        return False
+    correct, counts = class_counts(outcomes.labels, outcomes.predictions[name], num_classes)
+    present = counts > 0
+    accuracy = np.where(present, correct / np.maximum(counts, 1), np.nan)
+    measured = [correct.sum() / counts.sum(), accuracy[present].min(), *accuracy]
+    try:
+        told = [column[key]["value"] for key in ("average", "worst")] + [each["value"] for each in column["classes"]]
+        return len(told) == len(measured) and np.allclose(
+            np.array(told, dtype=float), measured, rtol=0, atol=SAME, equal_nan=True
+        )
+    except (KeyError, TypeError, ValueError, OverflowError):  # it has no such numbers
+        return False
 
 
 def save_evaluation(out: Path, card: Mapping[str, Any], outcomes: Outcomes) -> None:
@@ -49,7 +84,8 @@ def save_evaluation(out: Path, card: Mapping[str, Any], outcomes: Outcomes) -> N
 def load_base(folder: Path, about: Mapping[str, Any], attacks: Collection[str] = ()) -> Base:
     """An evaluated vanilla run, if rho may compare with it: the same images, in the same ball, and one of the
     `attacks`, if there are any."""
-    base = Base(folder, load_outcomes(folder), load_card(folder)["about"])
+    card, outcomes = load_evaluation(folder)
+    base = Base(folder, outcomes, card["about"])
     check_comparable(about, base.about, str(folder))
     if attacks and base.lacks(attacks) == list(attacks):
         raise UserError(f"the base run {folder} has not been evaluated under {', '.join(attacks)}.")
@@ -111,7 +147,7 @@ def earlier_outcomes(
     out: Path, about: Mapping[str, Any], home: Path | None, *, instead: str = "--out"
 ) -> Outcomes | None:
     """The outcomes in a folder, if they are of the same target; none of a run that has gone on since; an error if they
-    are of another: then another `instead` is to be chosen."""
+    are of another: then another `instead` is to be chosen. What `load_evaluation` would refuse is not among them."""
     if (out / RECIPE).is_file() and (home is None or not out.samefile(home)):
         raise UserError(f"{out} holds another run; choose another {instead}.")
     if not (out / CARD).is_file():
@@ -123,7 +159,9 @@ def earlier_outcomes(
     if changed:
         what = f"other {', '.join(changed)}; see its {CARD}"
         raise UserError(f"{out} holds the evaluation of something else ({what}); choose another {instead}.")
-    return load_outcomes(out)
+    card, outcomes = _read(out)
+    lost = {*contradicted(card, outcomes), *(name.removesuffix(ANY) for name in outcomes.helping())}
+    return None if NATURAL in lost else outcomes.without(lost)
 
 
 def same_outcomes(one: Outcomes, other: Outcomes, name: str) -> bool:

@@ -36,7 +36,7 @@ from worstclass.evaluation.saved import (
     earlier_outcomes,
     load_base,
     load_card,
-    load_outcomes,
+    load_evaluation,
     merge_cards,
     other_settings,
     same_outcomes,
@@ -346,7 +346,7 @@ def _attacks(target: Target, names: Sequence[str]) -> dict[str, BallAttack]:
 def rename_classes(target: Target, out: Path) -> None:
     """Write the card of an evaluation of the target anew, with the target's class names; nothing is attacked."""
     with locked(out, "evaluate"):
-        before, outcomes = load_card(out), load_outcomes(out)
+        before, outcomes = load_evaluation(out)
         attacks = _attacks(target, [name for name in outcomes.predictions if not name.endswith(ANY)])
         card = make_card(outcomes, target.class_names, attacks, about=before["about"])
         card = merge_cards(before, card, list(outcomes.predictions))

@@ -17,8 +17,7 @@ from worstclass.evaluation.saved import (
     Origin,
     card_recipe,
     check_comparable,
-    load_card,
-    load_outcomes,
+    load_evaluation,
     other_settings,
 )
 from worstclass.evaluation.seeds import same_but_for_the_seed
@@ -174,7 +173,7 @@ def load_results(
 def _read(folder: Path) -> _Evaluation:
     evaluated = (folder / CARD).is_file() and (folder / OUTCOMES).is_file()
     run = open_run(folder) if (folder / RECIPE).is_file() or not evaluated else None
-    outcomes, card = load_outcomes(folder), load_card(folder)
+    card, outcomes = load_evaluation(folder)
     about = card["about"]
     if run:
         _check_current(run, about)

@@ -11,7 +11,7 @@ from torch import nn
 from worstclass.data import to_float
 from worstclass.errors import UserError
 from worstclass.evaluation.outcomes import ANY, NATURAL, Outcomes
-from worstclass.evaluation.saved import check_comparable, load_card, load_outcomes
+from worstclass.evaluation.saved import OUTCOMES, check_comparable, load_evaluation
 from worstclass.evaluation.targets import run_target
 from worstclass.inputs.names import runs_user_code
 from worstclass.metrics.measures import Floats
@@ -53,16 +53,13 @@ def certify_outcomes(
     folder: Path, class_names: Sequence[str], *, others: Sequence[Path] = (), delta: float = 0.05
 ) -> Certificate:
     """Theorem 2, from the images that the strongest attack at hand fools."""
-    try:
-        evaluations = [load_outcomes(each) for each in (folder, *others)]
-    except UserError:
-        if others:
-            raise
+    if not others and not (folder / OUTCOMES).is_file():
         return _not_applicable(2, "evaluated", f"{folder} has no outcomes: worstclass evaluate {folder}")
-    card = load_card(folder)
-    for other in others:
-        check_comparable(card["about"], load_card(other)["about"], str(other))
-    own = evaluations[0]
+    read = [load_evaluation(each) for each in (folder, *others)]
+    card, own = read[0]
+    for other, (its, _) in zip(others, read[1:], strict=True):
+        check_comparable(card["about"], its["about"], str(other))
+    evaluations = [outcomes for _, outcomes in read]
     if len(np.unique(own.labels)) < len(class_names):
         return _not_applicable(2, "every class has images", "a class has no image in this part of the data")
     attack = strongest(evaluations)
