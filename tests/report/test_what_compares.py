@@ -20,6 +20,7 @@ from worstclass.evaluation.saved import CARD, OUTCOMES
 from worstclass.files import read_json, write_json
 from worstclass.report import Group, group_results, load_results
 from worstclass.report.leaderboard import leaderboard_notes, leaderboard_rows
+from worstclass.report.tables import notes as table_notes
 from worstclass.runs.saver import ABOUT
 from worstclass.theory.certify import certify_outcomes
 
@@ -138,6 +139,37 @@ def test_where_there_is_no_rho_the_notes_say_why(tmp_path: Path) -> None:
     groups = groups_of(without_class(TRADES, tmp_path / "trades", 3), WAT)
     assert f"rho of WAT under {AA} is undefined: the worst class of its base is at 0." in leaderboard_notes(groups)
     assert not any("undefined" in line for line in leaderboard_notes(groups_of(TRADES, WAT)))
+
+
+def nearly_without_class(folder: Path, to: Path, label: int, held: int) -> Path:
+    """A copy of which so many images of one class hold under AutoAttack."""
+    shutil.copytree(folder, to)
+    found = Outcomes.load(to / OUTCOMES)
+    of_class = np.flatnonzero((found.labels == label) & (found.predictions["natural"] == label))
+    predicted = np.where(found.labels == label, (label + 1) % 10, found.predictions[AA])
+    predicted[of_class[:held]] = label
+    set_outcomes(to, Outcomes(found.labels, {"natural": found.predictions["natural"], AA: predicted}))
+    return to
+
+
+def test_a_rho_against_a_base_near_nothing_is_said_to_say_little(tmp_path: Path) -> None:
+    """Of 1,000 images 3 hold; of 30 that hold the interval is well above 1%."""
+    few, more = (nearly_without_class(TRADES, tmp_path / f"trades{n}", 3, n) for n in (3, 30))
+    csl = ROOT / "cifar10-resnet18-csl-seed1"
+    line = "rho of {} under AutoAttack says little: the worst class of {} base is at 0.3%."
+    assert line.format("WAT; CSL", "their") in leaderboard_notes(groups_of(few, WAT, csl))
+    assert line.format("WAT", "its") in table_notes(load_results([few, WAT]))
+    two = nearly_without_class(TRADES_2, tmp_path / "seed2", 3, 4)
+    assert line.format("WAT", "its") in leaderboard_notes(groups_of(few, two, WAT, WAT_2))
+    for fine in (more, TRADES):
+        said = leaderboard_notes(groups_of(fine, WAT)) + table_notes(load_results([fine, WAT]))
+        assert not any("says little" in each for each in said)
+
+
+def test_one_degree_of_freedom_is_one(tmp_path: Path) -> None:
+    one, five = (leaderboard_notes(groups_of(*runs)) for runs in ((TRADES, WAT, WAT_2), (TRADES, TRADES_2, WAT, WAT_2)))
+    assert any(", 1 degree of freedom: a small sample" in line for line in one)
+    assert any(", 2 degrees of freedom: a small sample" in line for line in five)
 
 
 def spoilt_card(to: Path, key: str) -> Path:

@@ -14,6 +14,8 @@ from worstclass.evaluation.outcomes import ANY, NATURAL, STANDS, Ints, Outcomes
 from worstclass.execution.versions import versions
 from worstclass.types import BallAttack
 
+NEAR_ZERO = 0.01  # of a base's worst class: below it, one point more or less moves rho by 1 and more
+
 
 @dataclass(frozen=True)
 class Base:
@@ -110,6 +112,14 @@ def compare_with_base(outcomes: Outcomes, base: Outcomes, name: str, num_classes
         "worst_tenth_difference": _with_interval(*result.worst_tenth_difference),
         "p_value": result.p_value,
     }
+
+
+def near_zero(base: Outcomes, name: str, num_classes: int) -> float | None:
+    """The base's worst class, where its interval reaches below `NEAR_ZERO` and rho, which is relative to it, says
+    little; None elsewhere, and at 0, where rho is undefined."""
+    correct, counts = metrics.class_counts(base.labels, base.predictions[name], num_classes)
+    worst = float((correct[counts > 0] / counts[counts > 0]).min())
+    return worst if worst > 0 and metrics.worst_interval(correct, counts).low < NEAR_ZERO else None
 
 
 def _with_interval(value: Any, low: Any, high: Any) -> dict[str, Any]:

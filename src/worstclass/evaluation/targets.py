@@ -12,7 +12,7 @@ from torch import nn
 from worstclass.attacks import PGD, Ensemble, FirstSuccess, make_attack
 from worstclass.data import Images, Source, open_source
 from worstclass.errors import UserError
-from worstclass.evaluation.card import make_card
+from worstclass.evaluation.card import make_card, near_zero
 from worstclass.evaluation.checks import (
     CHECKED_IMAGES,
     STRONG,
@@ -46,6 +46,7 @@ from worstclass.execution.distributed import ALONE, Team
 from worstclass.execution.versions import versions
 from worstclass.files import locked, write_json
 from worstclass.inputs.names import BLACK_BOX
+from worstclass.metrics.percentages import percent
 from worstclass.models import make_model
 from worstclass.models.robustbench import published
 from worstclass.runs.finished import is_settled
@@ -238,6 +239,10 @@ def evaluate_target(
         lacking = against.lacks(dict.fromkeys([*attacks, *(known.predictions if known else ())]))
         if lacking:
             on_note(f"{base} has not been evaluated under {', '.join(lacking)}: no rho there.")
+        for name in dict.fromkeys([NATURAL, *attacks]):
+            worst = None if against.lacks([name]) else near_zero(against.outcomes, name, len(target.class_names))
+            if worst is not None:
+                on_note(f"rho under {name} says little: the worst class of {base} is at {percent(worst)}%.")
         if settings := other_settings(Origin.read(about, target.home), Origin.read(against.about, against.folder)):
             on_note(f"this evaluation differs from {base} in more than the method: {settings}.")
     unseen = _unseen(target)

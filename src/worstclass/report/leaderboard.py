@@ -13,7 +13,7 @@ from worstclass.metrics.percentages import percent, percent_interval
 from worstclass.report.groups import Group, by_worst
 from worstclass.report.markup import latex_table, markdown_table, plain_text
 from worstclass.report.results import attack_title
-from worstclass.report.tables import TENTH, TENTH_NOTE, number
+from worstclass.report.tables import TENTH, TENTH_NOTE, near_zero_notes, number
 
 WORDS = (0, 1, 6)  # columns that are not numbers
 SMALL = 10  # degrees of freedom below which a spread over seeds is itself uncertain
@@ -75,16 +75,19 @@ def _rho(rho: dict[str, Any] | None, seeds: int) -> str:
 def leaderboard_notes(groups: Sequence[Group]) -> list[str]:
     """What the numbers mean, and what they leave out."""
     by_attack = {attack: column["degrees"] for group in groups for attack, column in group.columns.items()}
+    weak = near_zero_notes((group.title, group.results, group.columns) for group in groups)
     degrees = min((found for found in by_attack.values() if found), default=0)
     tenth = [TENTH_NOTE] if groups[0].many else []
     unpaired = [(r.title, n) for group in groups for r in group.results for n in r.notes if "is compared with" in n]
     if degrees == 0:
         alone = "[95% interval], for the draw of images alone: no method has two seeds, so seeds are not accounted for."
-        return [alone, *tenth, *(note for _, note in unpaired), *_without(groups), *_unlike(groups), *_left_out(groups)]
+        told = [note for _, note in unpaired] + _without(groups) + weak
+        return [alone, *tenth, *told, *_unlike(groups), *_left_out(groups)]
     small = ": a small sample, read the intervals with care" if degrees < SMALL else ""
+    freedom = "degree of freedom" if degrees == 1 else "degrees of freedom"
     lines = [
         "Mean ± standard deviation over seeds [95% interval, for the draw of images and of seeds].",
-        f"The spread over seeds is that of all methods together, {degrees} degrees of freedom{small}.",
+        f"The spread over seeds is that of all methods together, {degrees} {freedom}{small}.",
         "Worst class: mean of each seed's own. Pooled: the class that is lowest over all seeds [for images alone].",
         *tenth,
     ]
@@ -93,7 +96,7 @@ def leaderboard_notes(groups: Sequence[Group]) -> list[str]:
         lines += [f"rho of {title} is against the base of another seed." for title, _ in unpaired]
     if single := [attack_title(attack) for attack, found in by_attack.items() if not found]:
         lines.append(f"Under {', '.join(single)} no method has two seeds: intervals there are for images alone.")
-    return lines + _without(groups) + _unlike(groups) + _left_out(groups) + _of_one_start(groups)
+    return lines + _without(groups) + weak + _unlike(groups) + _left_out(groups) + _of_one_start(groups)
 
 
 def _without(groups: Sequence[Group]) -> list[str]:

@@ -1,13 +1,14 @@
 """The comparison table: one row for each attack and run, every figure with its 95% interval."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any
 
 from rich.table import Table
 from rich.text import Text
 
 from worstclass.errors import visible
-from worstclass.metrics.percentages import percent_interval
+from worstclass.evaluation.card import near_zero
+from worstclass.metrics.percentages import percent, percent_interval
 from worstclass.metrics.tail import has_many
 from worstclass.report.markup import latex_table, markdown_table
 from worstclass.report.results import Result, attack_title
@@ -77,7 +78,25 @@ def notes(results: Sequence[Result]) -> list[str]:
         c["against_base"]["rho"]["value"] is None for r in results for c in r.columns.values() if "against_base" in c
     ):
         lines.append("rho is undefined where the worst class of the base is at 0.0%: a gain is relative to it.")
-    return lines + [note for result in results for note in result.notes]
+    weak = near_zero_notes((result.title, [result], result.columns) for result in results)
+    return lines + weak + [note for result in results for note in result.notes]
+
+
+def near_zero_notes(methods: Iterable[tuple[str, Sequence[Result], Collection[str]]]) -> list[str]:
+    """Where rho says little: of methods by title, with their runs and the attacks they are shown under; one line for
+    those that share attack and base."""
+    found: dict[tuple[str, float], list[str]] = {}
+    for title, runs, attacks in methods:
+        for attack in attacks:
+            bases = [run.against for run in runs if run.against and "against_base" in run.columns[attack]]
+            worst = [near_zero(base, attack, len(runs[0].class_names)) for base in bases]
+            if low := [value for value in worst if value is not None]:
+                found.setdefault((attack, min(low)), []).append(title)
+    return [
+        f"rho of {'; '.join(who)} under {attack_title(attack)} says little: "
+        f"the worst class of {'its' if len(who) == 1 else 'their'} base is at {percent(worst)}%."
+        for (attack, worst), who in found.items()
+    ]
 
 
 def weakest(column: Mapping[str, Any]) -> str:
