@@ -274,3 +274,12 @@ def test_train_says_that_flips_mix_classes(tmp_path: Path, flip: bool) -> None:
     np.savez(file, x_train=x.numpy(), y_train=y.numpy(), class_names=names, layout=np.array("NCHW"))
     lines = start_notes(started(tiny_config(file, flip=flip), tmp_path / "run"))
     assert any("mirror images" in line for line in lines) == flip
+
+
+@pytest.mark.parametrize(
+    ("optimizer", "lr", "told"), [("adamw", 0.2, True), ("adamw", 1e-3, False), ("sgd", 0.2, False)]
+)
+def test_a_rate_of_sgd_for_adamw_is_told(optimizer: str, lr: float, told: bool, tmp_path: Path) -> None:
+    config = tiny_config(write_tiny_npz(tmp_path / "tiny.npz"), optimizer=optimizer, lr=lr)
+    lines = start_notes(started(config, tmp_path / "run"))
+    assert any("is a rate for SGD: AdamW usually takes 1e-3." in line for line in lines) == told

@@ -6,6 +6,7 @@ from worstclass.inputs.names import RESIZED, data_kind
 from worstclass.runs.notes import average_notes, training_notes
 from worstclass.runs.run import Run
 
+FAST = 0.02  # twenty times what AdamW usually takes
 USUAL, LARGE = 32, 64  # pixels of a side: CIFAR's, and four times as many in all
 
 
@@ -14,7 +15,7 @@ def start_notes(run: Run) -> list[str]:
     counts = run.about.get("class_counts", {})
     if not {"train", "valid"} <= set(counts):
         return []
-    lines = list(run.about.get("data_notes", []))  # what was left out, and what was enlarged
+    lines = rate_note(run) + list(run.about.get("data_notes", []))  # the latter: what was left out or enlarged
     lines += split_note(counts, run.config.valid_fraction) + count_notes(run.class_names, counts)
     if shape := run.about.get("test_shape"):
         lines += size_note([run.about["in_channels"], *run.about["image_size"]], shape)
@@ -24,6 +25,13 @@ def start_notes(run: Run) -> list[str]:
     if run.config.flip:
         lines += mirror_note(run.class_names, run.about.get("mirrored", []))
     return lines + shift_note(run.class_names, run.about.get("valid_shift", []))
+
+
+def rate_note(run: Run) -> list[str]:
+    """A learning rate of SGD that was left to AdamW, whose steps are as long as the rate itself."""
+    if run.config.optimizer != "adamw" or run.config.lr < FAST:
+        return []
+    return [f"lr = {run.config.lr:g} is a rate for SGD: AdamW usually takes 1e-3."]
 
 
 def cost_note(run: Run) -> list[str]:
