@@ -120,6 +120,14 @@ class Items(Dataset[Any]):
         return self.convert(self.images.x[index]), int(self.images.y[index])
 
 
+class Dicts(Items):
+    """Items as Hugging Face's data sets have them."""
+
+    def __getitem__(self, index: int) -> Any:
+        x, y = super().__getitem__(index)
+        return {"idx": index, "image": x, "label": y}
+
+
 class Batches(Items):
     """Each item is a batch: a DataLoader makes none of its own."""
 
@@ -151,6 +159,8 @@ KINDS: dict[str, Any] = {
     "Dataset": lambda images: Items(images, to_float),
     "Dataset of arrays": lambda images: Items(images, lambda x: x.permute(1, 2, 0).numpy()),
     "Dataset of PIL images": lambda images: Items(images, lambda x: Image.fromarray(x[0].numpy())),
+    "Dataset of dicts": lambda images: Dicts(images, lambda x: Image.fromarray(x[0].numpy())),
+    "DataLoader of dicts": lambda images: DataLoader(Dicts(images, to_float), batch_size=7, shuffle=True),
     "list of pairs": lambda images: [(x, int(y)) for x, y in zip(images.x, images.y, strict=True)],
     "DataLoader": lambda images: DataLoader(Items(images, to_float), batch_size=7),
     "shuffled DataLoader": lambda images: DataLoader(
@@ -286,7 +296,8 @@ REFUSED: dict[str, tuple[Any, str]] = {
     "one name twice": (lambda i: Renamed(i, to_float), "Renamed: two classes have the same name"),
     "no images": (lambda i: (i.x[:0], i.y[:0]), "there are no images"),
     "empty": (lambda i: [], "the data set is empty"),
-    "dictionaries": (lambda i: [{"image": 1}], r"must be \(image, label\), not dict"),
+    "dictionaries": (lambda i: [{"image": 1}], r"a dict of image: it must have one of image, .* and one of label,"),
+    "two images": (lambda i: [{"image": i.x[0], "x": i.x[0], "label": 0}], "a dict of image, x, label: it must have"),
     "a dictionary": (lambda i: {"x": i.x}, "audit takes a name such as 'cifar10'"),
     "images alone": (lambda i: DataLoader(TensorDataset(i.x), batch_size=8), r"\(images, labels\), not 1 parts"),
     "a number": (lambda i: 3, "not int"),

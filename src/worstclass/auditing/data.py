@@ -12,7 +12,16 @@ from torch.utils.data import DataLoader, Dataset, IterableDataset, Subset
 
 from worstclass import rng
 from worstclass.data import Images, open_source
-from worstclass.data.collect import READ, collate, from_arrays, gather, in_order, known_labels, names_of
+from worstclass.data.collect import (
+    READ,
+    collate,
+    from_arrays,
+    gather,
+    image_and_label,
+    in_order,
+    known_labels,
+    names_of,
+)
 from worstclass.errors import UserError, shown
 
 READ_TWICE = 16  # items of a Dataset
@@ -133,7 +142,7 @@ def _read_dataset(dataset: Any, limit: int | None, seed: int, **options: Any) ->
 def _check_fixed(dataset: Any, collate_fn: Callable[[list[Any]], Any]) -> None:
     """Raise where an item that is read twice is not the same: random crops of test images are other images."""
     for row in torch.linspace(0, len(dataset) - 1, min(READ_TWICE, len(dataset))).round().long().tolist():
-        one, other = (collate_fn([dataset[row]])[0] for _ in range(2))
+        one, other = (image_and_label(collate_fn([dataset[row]]), "a batch", "(images, labels)")[0] for _ in range(2))
         if not torch.equal(one, other):
             whole = dataset.dataset if isinstance(dataset, Subset) else dataset
             raise UserError(

@@ -1,6 +1,6 @@
 """Images out of whatever people hold them in: arrays, a Dataset of (image, label) items, a DataLoader."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any
 
@@ -13,6 +13,10 @@ from worstclass.data.arrays import channels_first
 from worstclass.data.images import Images, to_float
 from worstclass.data.pictures import Picture, make_picture, stack
 from worstclass.errors import UserError, shown
+
+IMAGES = ("image", "images", "pixel_values", "img", "x")
+LABELS = ("label", "labels", "fine_label", "target", "y")
+"""How images and labels are called in a dict or a table; of several labels the first of these is taken."""
 
 READ = 256  # images of a Dataset at a time
 ROWS = 1000
@@ -92,11 +96,11 @@ def gather(loader: DataLoader[Any]) -> Images:
     """All batches of a loader as one set of images."""
     images, labels = [], []
     for batch in loader:
-        if not isinstance(batch, tuple | list) or len(batch) < 2 or not isinstance(batch[0], Tensor):
-            found = f"{len(batch)} parts" if isinstance(batch, tuple | list) else type(batch).__name__
-            raise UserError(f"a batch of the data must be (images, labels), not {found}.")
-        images.append(as_bytes(batch[0]))
-        labels.append(_labels(batch[1]))
+        x, y = image_and_label(batch, "a batch of the data", "(images, labels)")
+        if not isinstance(x, Tensor):
+            raise UserError(f"images in a batch of the data must be a tensor, not {type(x).__name__}.")
+        images.append(as_bytes(x))
+        labels.append(_labels(y))
     if not images:
         raise UserError("there are no images: the DataLoader is empty.")
     if len({each.dtype for each in images}) > 1:  # some batches are whole grey levels, others not
@@ -140,16 +144,27 @@ def as_bytes(x: Tensor) -> Tensor:
 
 def collate(items: Sequence[Any], size_remedy: str | None = None) -> tuple[Tensor, Tensor]:
     """(image, label) items, as a batch: tensors (C, H, W), and arrays or PIL images, (H, W) or (H, W, C)."""
-    for item in items:
-        if not isinstance(item, tuple | list) or len(item) < 2:
-            found = f"{len(item)} parts" if isinstance(item, tuple | list) else type(item).__name__
-            raise UserError(f"an item of the data must be (image, label), not {found}.")
-    tensors = [_image(item[0]) for item in items]
+    pairs = [image_and_label(item, "an item of the data", "(image, label)") for item in items]
+    tensors = [_image(image) for image, _ in pairs]
     if len({each.shape for each in tensors}) > 1:
         sizes = sorted({tuple(each.shape) for each in tensors})
         remedy = "add a crop or a resize" if size_remedy is None else f"give image_size, as in {size_remedy}"
         raise UserError(f"images must be of one size; these are of {sizes[0]} and {sizes[1]}: {remedy}.")
-    return torch.stack(tensors), torch.stack([_labels(item[1]) for item in items])
+    return torch.stack(tensors), torch.stack([_labels(label) for _, label in pairs])
+
+
+def image_and_label(item: Any, what: str, usual: str) -> tuple[Any, Any]:
+    """The first two parts of an item or a batch, or of a dict, as Hugging Face has it, those of known keys."""
+    if isinstance(item, Mapping):
+        images, labels = ([key for key in known if key in item] for known in (IMAGES, LABELS))
+        if len(images) != 1 or not labels:
+            listed = f"one of {', '.join(IMAGES)} and one of {', '.join(LABELS)}"
+            raise UserError(f"{what} is a dict of {', '.join(map(str, item)) or 'nothing'}: it must have {listed}.")
+        return item[images[0]], item[labels[0]]
+    if not isinstance(item, tuple | list) or len(item) < 2:
+        found = f"{len(item)} parts" if isinstance(item, tuple | list) else type(item).__name__
+        raise UserError(f"{what} must be {usual}, not {found}.")
+    return item[0], item[1]
 
 
 def _labels(value: Any) -> Tensor:

@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 
-from worstclass.data.collect import known_labels, names_of, read_resized, read_whole
+from worstclass.data.collect import LABELS, known_labels, names_of, read_resized, read_whole
 from worstclass.data.images import Images, check_class_names
 from worstclass.data.pictures import SIZE_REMEDY, enlarged_notes
 from worstclass.data.source import Part, Source
@@ -20,9 +20,6 @@ from worstclass.inputs.names import RESIZED, data_kind
 
 SAVED = ("dataset_dict.json", "state.json")
 """Files of a folder by `save_to_disk`: of several splits, and of one."""
-
-LABELS = ("label", "labels", "fine_label", "target", "y")
-"""How the column of labels is called, where several could be it."""
 
 
 def hf_source(name: str, image_size: int | None = None) -> Source:
