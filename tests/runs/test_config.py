@@ -197,7 +197,7 @@ MISTAKES: dict[str, tuple[dict[str, Any], list[str]]] = {
     "never CFA": ({"method": "cfa", "epochs": 5, "cfa_start": 10}, ["cfa_start = 10 of 5 epochs"]),
     "never AWP": ({"epochs": 5, "awp_gamma": 0.01, "awp_warmup": 5}, ["awp_warmup = 5 of 5 epochs"]),
     "never the rate": ({"epochs": 3, "lr_warmup": 100}, ["lr_warmup = 100 of 3 epochs: what begins after it never"]),
-    "never the radius": ({"epochs": 3, "radius_warmup": 3}, ["radius_warmup = 3 of 3 epochs: what begins after it"]),
+    "never the radius": ({"epochs": 3, "radius_warmup": 3.5}, ["radius_warmup = 3.5 of 3 epochs: eps is never"]),
     "never the steps": (
         {"epochs": 1, "early_attack_steps": [5], "attack_milestones": [0.5]},
         ["early_attack_steps in 1 epoch: what begins after them never would"],
@@ -247,6 +247,7 @@ def test_a_mistake_is_told_in_one_line(case: str) -> None:
 @pytest.mark.parametrize("key", ["lr_warmup", "radius_warmup", "awp_warmup"])
 def test_a_warm_up_leaves_some_of_the_training(key: str) -> None:
     assert getattr(make_config({"epochs": 3, "awp_gamma": 0.01, key: 2}), key) == 2
+    assert make_config({"epochs": 3, "radius_warmup": 3}).radius_warmup == 3  # as ACAT and others have it
 
 
 @pytest.mark.parametrize(

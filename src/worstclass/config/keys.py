@@ -41,7 +41,7 @@ Select = Literal["worst", "worst-accuracy", "worst-tenth", "worst-loss", "averag
 WORST = ("worst-accuracy", "worst-tenth")  # what `worst` can mean
 STARTS = {"dafa_warmup": 0.7, "cfa_start": 0.1}  # epochs until a method begins, and which share of all is the default
 AIMED = ("trades", "pgd-at")  # objectives whose attack can aim at a class
-WARMUPS = ("lr_warmup", "radius_warmup", "awp_warmup")  # epochs that must leave some of the training
+WARMUPS = ("lr_warmup", "awp_warmup")  # epochs that must leave some of the training
 
 
 class Config(BaseModel):
@@ -264,6 +264,8 @@ class Config(BaseModel):
             epochs = max(self.epochs, 2) if key in STARTS else self.epochs  # 1 of 1 is what a recipe may leave open
             if key in self.used_keys and first is not None and first >= epochs:
                 raise ValueError(f"{key} = {first:.12g} of {self.epochs} epochs: what begins after it never would")
+        if "radius_warmup" in self.used_keys and self.radius_warmup > self.epochs:
+            raise ValueError(f"radius_warmup = {self.radius_warmup:.12g} of {self.epochs} epochs: eps is never reached")
         if self.early_attack_steps and self.epochs < 2:
             raise ValueError("early_attack_steps in 1 epoch: what begins after them never would")
         if self.nesterov and not self.momentum:
