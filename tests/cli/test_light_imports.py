@@ -120,7 +120,7 @@ ERRORS = {
     "evaluate own:net --weights w.pt --data cifar10 --eps 8/255 --out o": "save_file(model.state_dict(), PATH)",
     "evaluate own:net --weights gone --data cifar10 --eps 8/255 --out o": "there are no weights at gone",
     "bench": "`worstclass bench --help`",
-    "evaluate own:net --eps 8/255": "--weights, --data and --out too",
+    "evaluate own:net --eps 8/255": "--data and --out too",
     "export gone": "gone is not a run folder",
     "export runs/first --to onxn": "Did you mean 'onnx'?",
     "audit timm:resnet18 --data cifar10 --mean 0.5 --std 0.5": "normalises as its configuration says",

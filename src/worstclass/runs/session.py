@@ -25,7 +25,7 @@ from worstclass.runs.logit_adjustment import check_adjustable
 from worstclass.runs.notes import counts_of, distribution, effective_classes
 from worstclass.runs.run import Run, build_model, check_classifier, split, training_images
 from worstclass.runs.saver import ABOUT, KEPT, LAST, LOG, Saver, check_recipe, read_about, recipe_digest
-from worstclass.runs.seen import note_seen
+from worstclass.runs.seen import SEEN, note_seen
 from worstclass.runs.selection import Selector, is_validated, smooths
 from worstclass.runs.warm_start import Fork, check_fork, fork_state, log_until, start_from
 from worstclass.training import State, fit, new_state
@@ -177,7 +177,7 @@ def _begin(
 ) -> None:
     """Make the folder that of a run, from its first epoch or from one of another run."""
     _refuse_folder(out)
-    for name in (LOG, LAST):  # of a fork that was killed before it was a run
+    for name in (LOG, LAST, SEEN):  # of a fork that was killed before it was a run
         (out / name).unlink(missing_ok=True)
     if keep:
         about["keep"] = sorted(keep)
@@ -247,4 +247,4 @@ def _refuse_folder(out: Path) -> None:
 
 def _left_by_a_kill(name: str) -> bool:
     """Whether a run that was killed before it had a recipe may have left this file."""
-    return name in (ABOUT, LOG, LAST) or name.endswith((".partial", ".lock"))
+    return name in (ABOUT, LOG, LAST, SEEN) or name.endswith((".partial", ".lock"))
