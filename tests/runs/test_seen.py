@@ -69,3 +69,15 @@ def test_a_digest_is_of_the_pixels_of_one_image(tmp_path: Path) -> None:
     assert len(set(digests.tolist())) == len(images)
     rows = np.array([5, 1, 5])
     assert (image_digests(images.select(torch.from_numpy(rows))) == digests[rows]).all()
+
+
+def test_a_run_has_seen_what_its_start_has(tmp_path: Path) -> None:
+    """Its weights have, though it is trained on other images itself."""
+    run = trained(tmp_path, 7)
+    images = open_source(run.config.data).read("test")
+    other = tmp_path / "other.npz"
+    write_tiny_npz(other, seed=1)
+    for name, expected in (("knows", 7), ("knows not", None)):
+        config = tiny_config(other, epochs=1, init=str(run.folder))
+        assert count_seen(train_run(config, tmp_path / name).folder, images) == expected
+        (run.folder / SEEN).unlink(missing_ok=True)

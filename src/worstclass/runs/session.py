@@ -108,7 +108,7 @@ def train_one(
             about = _go_on(out, state, saver, about, keep, plan.epochs, on_fallback)
         else:
             _begin(out, state, saver, about, keep, config, fork)
-        note_seen(out, images)
+        note_seen(out, images, fork.run.folder if fork else Path(config.init) if config.init else None)
         run = Run(out, config, about)
         if on_start:
             on_start(run)
