@@ -247,6 +247,37 @@ def test_signs_are_every_other_frame_of_training_and_labelled_test_images(tmp_pa
     assert open_source(config.data).num_classes == 43
 
 
+def test_tiny_imagenet_is_labelled_by_wordnet_number_and_in_numerical_order(tmp_path: Path) -> None:
+    """Images of one colour each: label, number, and part."""
+    module = tool("make_tiny_imagenet")
+    wnids = ["n02", "n10", "n01"]
+    (tmp_path / "wnids.txt").write_text("\n".join(wnids) + "\n")
+    (tmp_path / "words.txt").write_text("n01\ttench, Tinca tinca\nn02\tgoldfish\nn03\tnot asked for\nn10\tlion\n")
+    (tmp_path / "val/images").mkdir(parents=True)
+    lines = []
+    for k, wnid in enumerate(sorted(wnids)):
+        (tmp_path / "train" / wnid / "images").mkdir(parents=True)
+        for i in (0, 2, 10):
+            picture = Image.new("RGB", (64, 64), (k, i, 0))
+            picture.save(tmp_path / "train" / wnid / "images" / f"{wnid}_{i}.JPEG", format="PNG")
+        for i in (k, 20 - k):
+            Image.new("RGB", (32, 32), (k, i, 1)).save(tmp_path / f"val/images/val_{i}.JPEG", format="PNG")
+            lines.append(f"val_{i}.JPEG\t{wnid}\t0\t0\t63\t63")
+    (tmp_path / "val/val_annotations.txt").write_text("\n".join(lines) + "\n")
+    arrays = module.make(tmp_path)
+    assert arrays["class_names"].tolist() == ["tench", "goldfish", "lion"]
+    numbers = {"train": [0, 2, 10] * 3, "test": [0, 20, 1, 19, 2, 18]}
+    for mark, (part, expected) in enumerate(numbers.items()):
+        assert arrays[f"x_{part}"].shape[1:] == (32, 32, 3)
+        label, number, marked = arrays[f"x_{part}"][:, 7, 7].T
+        assert (label == arrays[f"y_{part}"]).all()
+        assert number.tolist() == expected
+        assert (marked == mark).all()
+    np.savez(tmp_path / "tiny-imagenet.npz", **arrays)
+    config = make_config(parse_toml(module.RECIPE.format(path=tmp_path / "tiny-imagenet.npz"), "tiny-imagenet"))
+    assert open_source(config.data).num_classes == 3
+
+
 # --- order and augmentation ---
 
 
