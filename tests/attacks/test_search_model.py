@@ -19,6 +19,7 @@ from odd_models import (
     Quantised,
     Random,
     Stuck,
+    Viewing,
     parametrized,
 )
 from oracles import unchanged
@@ -38,8 +39,9 @@ from worstclass.rng import generator
         ResNet18(10, preact=True),
         WideResNet(10, 1, 10),
         Normalized(SmallCNN(10, 3), (0.5, 0.4, 0.3), (0.2, 0.2, 0.3)),
+        Viewing(),
     ],
-    ids=["small-cnn", "resnet18", "preact", "wrn", "normalized"],
+    ids=["small-cnn", "resnet18", "preact", "wrn", "normalized", "view"],
 )
 def test_the_view_is_the_same_function(model: nn.Module) -> None:
     """Logits and gradients, with BatchNorm statistics that are not the initial ones."""
@@ -58,8 +60,8 @@ def test_the_view_is_the_same_function(model: nn.Module) -> None:
     def norms(module: nn.Module) -> int:
         return sum(isinstance(part, nn.BatchNorm2d) for part in module.modules())
 
-    assert not view.own_format
-    assert norms(view.graded) < norms(model) or isinstance(model, WideResNet)  # whose norms come before convolutions
+    assert view.folded
+    assert norms(view.model) < norms(model) or isinstance(model, WideResNet)  # whose norms come before convolutions
     for wanted in (False, True):
         with torch.set_grad_enabled(wanted):
             assert torch.allclose(view(x), model(x), atol=1e-4)
@@ -79,8 +81,8 @@ def test_a_model_that_a_view_would_change_is_used_as_it_is(wrapper: Any) -> None
     """Draws, backwards, contexts, branches that a trace loses; layers that cannot be folded or copied."""
     model = wrapper(SmallCNN(10, 1)).eval()
     view = search_model(model, torch.rand(4, 1, 8, 8))
-    assert view.graded is model
-    assert view.plain is model
+    assert view.model is model
+    assert not view.folded
 
 
 def test_passes_are_counted() -> None:

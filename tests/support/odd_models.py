@@ -24,6 +24,20 @@ class Wrapped(nn.Module):
         return logits
 
 
+class Viewing(nn.Module):
+    """Flattens with `view`, as many do, which raises where channels come last."""
+
+    def __init__(self, num_classes: int = 10, channels: int = 3, size: int = 16) -> None:
+        super().__init__()
+        self.convolution, self.norm = nn.Conv2d(channels, 8, 3, 2, 1), nn.BatchNorm2d(8)
+        self.linear = nn.Linear(8 * (size // 2) ** 2, num_classes)
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = torch.relu(self.norm(self.convolution(x)))
+        logits: Tensor = self.linear(x.view(x.size(0), -1))
+        return logits
+
+
 class Probabilities(Wrapped):
     def forward(self, x: Tensor) -> Tensor:
         return torch.softmax(self.logits(x), dim=1)

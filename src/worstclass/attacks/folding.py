@@ -62,6 +62,7 @@ class Folded(nn.Module):
         super().__init__()
         shared = _shared_copy(model)
         graph = _Tracer().trace(shared)
+        _take_any_layout(graph)
         _fold_norms(graph, model, shared, dtype)
         if fuse:
             with torch.no_grad(), torch.autocast(x.device.type, dtype or torch.bfloat16, enabled=dtype is not None):
@@ -73,7 +74,7 @@ class Folded(nn.Module):
         self.convolutions = [part for part in self.module.modules() if isinstance(part, FoldedConv)]
 
     def forward(self, x: Tensor) -> Tensor:
-        logits: Tensor = self.module(x)
+        logits: Tensor = self.module(x.contiguous(memory_format=torch.channels_last))
         return logits
 
     @torch.no_grad()
@@ -96,7 +97,7 @@ class FoldedConv(nn.Module):
         self._source = (convolution, norm)  # in a tuple: the model's parts are not parts of this one
         self.in_two = of_images and dtype == torch.bfloat16 and convolution.groups == 1
         like = self._for_parts(convolution.weight)
-        weight = torch.empty_like(like, dtype=dtype or like.dtype)
+        weight = torch.empty_like(like, dtype=dtype or like.dtype, memory_format=torch.channels_last)
         self.register_buffer("weight", weight)
         self.register_buffer("bias", weight.new_zeros(len(weight)))
         self.geometry = (
@@ -178,6 +179,13 @@ def _shared_copy(model: Classifier) -> Classifier:
     memo: dict[int, Any] = {id(p): nn.Parameter(p.detach(), requires_grad=False) for p in model.parameters()}
     memo |= {id(buffer): buffer for buffer in model.buffers()}
     return copy.deepcopy(model, memo).eval()
+
+
+def _take_any_layout(graph: fx.Graph) -> None:
+    """`view` raises where channels come last; `reshape` is the same function of any layout."""
+    for node in graph.nodes:
+        if node.op == "call_method" and node.target == "view" and not isinstance(node.args[-1], torch.dtype):
+            node.target = "reshape"
 
 
 def _fold_norms(graph: fx.Graph, model: Classifier, shared: Classifier, dtype: torch.dtype | None) -> None:

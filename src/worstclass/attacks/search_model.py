@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from worstclass.attacks.folding import Folded, fold
+from worstclass.attacks.folding import fold
 from worstclass.execution.backend import Precision, allow_tf32, no_waiting
 from worstclass.types import Classifier
 
@@ -31,20 +31,17 @@ class Passes:
 
 
 class SearchModel(nn.Module):
-    """`graded` where gradients are wanted, `plain` elsewhere; under bfloat16 if asked for."""
+    """`model`, which is `folded` or as it is; under bfloat16 if asked for."""
 
-    def __init__(self, graded: Classifier, plain: Classifier, *, own_format: bool, bf16: bool) -> None:
+    def __init__(self, model: Classifier, *, folded: bool, bf16: bool) -> None:
         super().__init__()
-        self.graded, self.plain, self.own_format, self.bf16 = graded, plain, own_format, bf16
+        self.model, self.folded, self.bf16 = model, folded, bf16
         self.passes = Passes()
 
     def forward(self, x: Tensor) -> Tensor:
         self.passes.count(x)
-        wants_grad = torch.is_grad_enabled()
-        if not self.own_format and (x.is_cuda or not wants_grad):
-            x = x.contiguous(memory_format=torch.channels_last)
         with torch.autocast(x.device.type, torch.bfloat16, enabled=self.bf16):
-            logits: Tensor = (self.graded if wants_grad else self.plain)(x)
+            logits: Tensor = self.model(x)
         return logits.to(x.dtype)
 
 
@@ -84,28 +81,23 @@ class Strict(nn.Module):
 
 
 def search_model(model: Classifier, x: Tensor, *, precision: Precision = "fp32", as_it_is: bool = False) -> SearchModel:
-    """A faster view of a model in evaluation mode: BatchNorm folded into convolutions, the better memory format.
+    """A faster view of a model in evaluation mode: BatchNorm folded into convolutions, channels last.
 
     A model that cannot be traced, that draws at random, or whose traced copy has other logits or other gradients on
-    `x`, is used `as_it_is`. On a GPU what follows a convolution is part of it, in bfloat16. On a CPU only forwards
-    without gradients use channels_last: its backward was measured slower there.
+    `x`, is used `as_it_is`. On a GPU what follows a convolution is part of it, in bfloat16.
     """
     bf16 = precision == "bf16"
     dtype = torch.bfloat16 if bf16 else None
     folded = None if as_it_is else fold(model, x, dtype=dtype, fuse=x.is_cuda)
     if folded is None and not as_it_is and x.is_cuda:  # perhaps only a fused kernel is missing
         folded = fold(model, x, dtype=dtype)
-    if folded is None:
-        return SearchModel(model, model, own_format=True, bf16=bf16)
-    plain = folded if x.is_cuda else Folded(model, x, dtype=dtype)
-    plain.to(memory_format=torch.channels_last)  # type: ignore[call-overload]  # torch's stub lacks it
-    return SearchModel(folded, plain, own_format=False, bf16=bf16)
+    return SearchModel(folded or model, folded=folded is not None, bf16=bf16)
 
 
 def recorded(view: SearchModel, x: Tensor) -> Classifier:
     """The view, recorded for images of this shape where that can be done: on a GPU, folded, by a model that never
     waits. One that is used as it is may draw at random, and a recording would freeze the draw."""
-    if not x.is_cuda or view.own_format:
+    if not x.is_cuda or not view.folded:
         return view
     try:
         with no_waiting():

@@ -39,7 +39,7 @@ def conv2d(
         ],
         -1,
     )
-    return F.linear(patches, weight.flatten(1), bias).permute(0, 3, 1, 2).contiguous()
+    return F.linear(patches, weight.flatten(1), bias).permute(0, 3, 1, 2)
 
 
 class ImageConv2d(nn.Conv2d):

@@ -146,7 +146,7 @@ def validate(
     step = ValidStep(
         attacked=lambda: model,
         context=engine.autocast,
-        memory_format=engine.memory_format,
+        memory_format=torch.contiguous_format,
         objective=objective,
         attack=attack,
         data=images,
