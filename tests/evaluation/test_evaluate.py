@@ -2,6 +2,7 @@
 
 import json
 import shutil
+from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -331,6 +332,36 @@ def test_an_attack_that_breaks_its_rules_is_an_error(run: Run) -> None:
         check_inside(x, x + 0.01, PGD(eps=0.05, steps=1, step_size=0), "cheat")
     with pytest.raises(AttackError, match="left its l2 ball"):
         check_inside(x, x - 0.02, PGD(eps=0.05, steps=1, step_size=0, norm="l2"), "cheat")
+
+
+class Own:
+    """An attack of somebody's own, which may do as `then` does with the model and its images."""
+
+    eps, norm = 0.05, "linf"
+
+    def __init__(self, then: Callable[[nn.Module, Tensor], Tensor]) -> None:
+        self.then = then
+
+    def __call__(self, model: nn.Module, x: Tensor, y: Tensor, **_: Any) -> Tensor:
+        return self.then(model, x)
+
+
+@pytest.mark.parametrize(
+    ("then", "match"),
+    [
+        (lambda model, x: x.copy_(1 - x), "left its linf ball"),  # measured from what it wrote, it would be at 0
+        (lambda model, x: (model.train(), x)[1], "changed the mode of the model"),
+        (lambda model, x: x.double(), r"in torch\.float32 on cpu, as it was given, not .*float64"),
+    ],
+)
+def test_an_attack_of_ones_own_cannot_hide_what_it_does(
+    run: Run, then: Callable[[nn.Module, Tensor], Tensor], match: str
+) -> None:
+    target = run_target(run)
+    attacks: dict[str, Any] = {"own": Own(then)}
+    with pytest.raises(AttackError, match=match):
+        evaluate(target.model, target.images, attacks)
+    assert not any(module.training for module in target.model.modules())
 
 
 class Helped(nn.Module):

@@ -205,7 +205,10 @@ class _Trial:
         predicted = self._predictions(f"{name} {attack!r}")
         for rows in self._todo(name, predicted):
             x, y = self.at(rows)
-            x_adv = attack(self.model, x, y, generator=PerSample(self.seed, "evaluate", rows.tolist()))
+            given, modes = x.clone(), _modes(self.model)  # the ball is around images that no attack can write into
+            x_adv = attack(self.model, given, y, generator=PerSample(self.seed, "evaluate", rows.tolist()))
+            if _modes(self.model) != modes:
+                raise AttackError(f"attack '{name}' changed the mode of the model: it must not call train() or eval().")
             self._record(name, attack, predicted, rows, x, x_adv)
         return self.gather(predicted)
 
@@ -355,9 +358,12 @@ def as_input(model: Classifier, images: Images) -> tuple[Tensor, Tensor]:
 
 def check_inside(x: Tensor, x_adv: Tensor, attack: BallAttack, name: str) -> None:
     """Raise unless every image is inside the attack's ball and inside [0, 1]."""
-    if not isinstance(x_adv, Tensor) or x_adv.shape != x.shape:
-        found = tuple(x_adv.shape) if isinstance(x_adv, Tensor) else type(x_adv).__name__
-        raise AttackError(f"attack '{name}' must return images of {tuple(x.shape)}, not {found}.")
+    expected, found = (
+        f"{tuple(each.shape)} in {each.dtype} on {each.device}" if isinstance(each, Tensor) else type(each).__name__
+        for each in (x, x_adv)
+    )
+    if found != expected:
+        raise AttackError(f"attack '{name}' must return images of {expected}, as it was given, not {found}.")
     furthest = float(distance(x_adv - x, attack.norm).max())
     if not furthest <= attack.eps + TOLERANCE * (1 if attack.norm == "linf" else 10):
         raise AttackError(
@@ -366,6 +372,10 @@ def check_inside(x: Tensor, x_adv: Tensor, attack: BallAttack, name: str) -> Non
     low, high = float(x_adv.min()), float(x_adv.max())
     if not (low >= -TOLERANCE and high <= 1 + TOLERANCE):
         raise AttackError(f"attack '{name}' left the image range [0, 1]: {low:.6g}..{high:.6g}.")
+
+
+def _modes(model: Classifier) -> list[bool]:
+    return [module.training for module in model.modules()]
 
 
 def _numpy(values: Tensor) -> Ints:
