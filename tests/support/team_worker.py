@@ -21,6 +21,9 @@ from worstclass.execution.distributed import Team, joined
 from worstclass.runs.run import open_run
 from worstclass.runs.train import train_run
 from worstclass.runs.warm_start import parse_fork
+from worstclass.stats import ClassStats
+from worstclass.strategies import ClassGuard, ClassHedge
+from worstclass.strategies.guarded import Guarded
 from worstclass.training import data_parallel
 from worstclass.training.engine import Engine
 
@@ -88,7 +91,45 @@ def differ(team: Team) -> None:
             data_parallel.share(nn.Linear(*shapes[team.rank], bias=False), team)
 
 
-JOBS: dict[str, Callable[..., None]] = {"train": train, "evaluate": evaluate, "share": share, "differ": differ}
+def plug_in(team: Team) -> None:
+    """Learners in somebody's own loop, each process with other training samples, play what one with all of them plays;
+    held-out samples that are not those of all are an error, on every process."""
+    seen, right = torch.tensor([[400, 80, 20], [100, 20, 5]]), torch.tensor([[300, 20, 10], [90, 15, 0]])
+    held_out = torch.tensor([[40, 30], [10, 4], [5, 1]])  # of each group: samples, and those right
+    group = torch.arange(3).repeat_interleave(held_out[:, 0])
+    correct = torch.cat([torch.arange(int(total)) < hits for total, hits in held_out])
+    losses = 1.5 - correct.float()
+    own = torch.arange(3).repeat_interleave(seen[team.rank])
+    hits = torch.cat([torch.arange(int(n)) < k for n, k in zip(seen[team.rank], right[team.rank], strict=True)])
+    counts = seen.sum(0)
+
+    expected, trained, valid = Guarded(counts), ClassStats(3), ClassStats(3)
+    for stats, totals in ((trained, torch.stack([counts, right.sum(0)], 1)), (valid, held_out)):
+        stats.counts.copy_(totals[:, 0])
+        stats.sums("robust_correct").copy_(totals[:, 1])
+    expected.update(trained, valid)
+    guard, hedge = ClassGuard(counts), ClassHedge(3, class_counts=counts)
+    guard.weigh(torch.zeros(len(own)), own, hits)
+    hedge.weigh(torch.zeros(len(own)), own)
+    guard.update(correct, group)
+    hedge.update(losses, group)
+    assert torch.equal(guard.weights, expected.distribution)
+    costs = torch.stack([losses.mean(), *(losses[group == k].mean() for k in range(3))]).double()
+    torch.testing.assert_close(hedge.weights, torch.softmax(0.1 * costs, 0), rtol=1e-6, atol=0)
+    for learner, values in ((guard, correct), (hedge, losses)):
+        before = learner.weights.clone()
+        with pytest.raises(UserError, match="other samples on another process"):
+            learner.update(values[team.rank :: 2], group[team.rank :: 2])
+        assert torch.equal(learner.weights, before)
+
+
+JOBS: dict[str, Callable[..., None]] = {
+    "train": train,
+    "evaluate": evaluate,
+    "share": share,
+    "differ": differ,
+    "plug_in": plug_in,
+}
 
 if __name__ == "__main__":
     torch.set_num_threads(1)

@@ -202,6 +202,10 @@ def test_what_processes_share(tmp_path: Path) -> None:
     work(2, [("share", {}), ("differ", {})], tmp_path)
 
 
+def test_learners_of_several_processes_stay_the_same(tmp_path: Path) -> None:
+    work(2, [("plug_in", {})], tmp_path)
+
+
 @pytest.mark.slow
 def test_two_processes_start_where_one_starts(tmp_path: Path) -> None:
     """From an epoch of a run, and from its selected weights: the leader reads them, and all have them."""

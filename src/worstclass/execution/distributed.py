@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from datetime import timedelta
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import torch
 import torch.distributed as dist
@@ -93,6 +93,18 @@ class Team:
 
 
 ALONE = Team()
+
+
+def of_every_process(value: T) -> list[T]:
+    """The values of all processes of a job that somebody else has set up, by rank; one's own where there is no such.
+
+    Every process must call this.
+    """
+    if not (dist.is_available() and dist.is_initialized()) or dist.get_world_size() == 1:
+        return [value]
+    values: list[Any] = [None] * dist.get_world_size()
+    dist.all_gather_object(values, value)
+    return values
 
 
 @contextmanager

@@ -9,10 +9,10 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 import torch
-import torch.distributed as dist
 from torch import Tensor, nn
 
 from worstclass.errors import UserError
+from worstclass.execution.distributed import of_every_process
 from worstclass.inputs.factories import need
 from worstclass.integrations.epoch_audit import EpochAudit, class_scalars
 from worstclass.strategies import ClassGuard
@@ -65,7 +65,7 @@ class GuardCallback(Base):
         if trainer.sanity_checking or trainer.state.fn != "fit" or not seen:  # trainer.validate() teaches nothing
             return
         with torch.inference_mode(False):
-            parts = _of_all_processes(seen)
+            parts = [part for its in of_every_process(seen) for part in its]
             self.guard.update(*(torch.cat([part[place] for part in parts]) for place in (0, 1)))
             weights = self.guard.weights.tolist()
         numbers = {f"class_weight/{name}": weight for name, weight in zip(self.names, weights, strict=True)}
@@ -96,12 +96,3 @@ class AuditCallback(Base):
             if result is not None:
                 pl_module.log_dict(class_scalars(result), rank_zero_only=True)
         trainer.strategy.barrier()
-
-
-def _of_all_processes(seen: list[tuple[Tensor, Tensor]]) -> list[tuple[Tensor, Tensor]]:
-    """What every process of a team has seen, in the order of their ranks."""
-    if not (dist.is_available() and dist.is_initialized()) or dist.get_world_size() == 1:
-        return seen
-    every: list[Any] = [None] * dist.get_world_size()
-    dist.all_gather_object(every, seen)
-    return [part for its in every for part in its]

@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 from worstclass.errors import UserError, choose
+from worstclass.execution.distributed import of_every_process
 from worstclass.inputs.images import INTEGERS
 from worstclass.stats import ClassStats
 from worstclass.strategies.draws import Draws
@@ -35,7 +36,8 @@ class ClassHedge:
 
     `class_counts` (K,) are the training samples of each class; leave it out where they are equal. With a sampler, give
     the counts that it draws, in proportion: equal ones if it balances. The average beside the classes is then the
-    average over what is drawn. `update` warns once if `weigh` saw other shares (`Draws`).
+    average over what is drawn. `update` warns once if `weigh` saw other shares (`Draws`). In a job of several processes
+    every process calls `update`, with the held-out samples of all.
     """
 
     def __init__(
@@ -88,6 +90,9 @@ class ClassHedge:
         stats = ClassStats(self.num_classes)
         zeros = torch.zeros_like(values)
         stats.add(index, natural_loss=values, robust_loss=zeros, natural_correct=zeros, robust_correct=zeros)
+        drawn, held_out = _pooled(self._draws.count, stats.table)
+        self._draws.count.copy_(drawn)
+        stats.table.copy_(held_out)
         note = self._draws.end(self._by_class)
         self._hedge.update(class_costs(stats))
         self._by_class.copy_(self._sample_weights())
@@ -127,6 +132,9 @@ class ClassGuard:
     With a sampler, give the counts that it draws, in proportion: equal ones if it balances. A sample weighs the share
     of its group in the loss, over its share in `class_counts`: what is balanced by both is balanced twice. `update`
     warns once if `weigh` saw other shares (`Draws`).
+
+    In a job of several processes (torch.distributed) every process calls `update`, with the held-out samples of all:
+    it sums what they have tallied in training, and so their weights stay the same.
     """
 
     def __init__(self, class_counts: Counts, **settings: float) -> None:
@@ -170,9 +178,11 @@ class ClassGuard:
         index = _check_held_out("correct", correct, group, self.num_groups)
         _check_correct(correct, group)
         right = index[correct.cpu()]
-        valid = _table(*(each.bincount(minlength=self.num_groups) for each in (index, right)))
+        held_out = torch.stack([each.bincount(minlength=self.num_groups) for each in (index, right)], 1)
+        drawn, held_out = _pooled(torch.cat([self._tally, self._draws.count[:, None]], 1), held_out)
+        tally, valid = drawn[:, :2], _table(*held_out.unbind(1))
+        self._draws.count.copy_(drawn[:, 2])
         note = self._draws.end(self._by_group)
-        tally = self._tally.cpu()
         self._learner.update(_table(*tally.unbind(1)) if bool(tally.any()) else _stand_in(valid), valid)
         self._tally.zero_()
         self._by_group.copy_(self._learner.weights.natural)
@@ -191,6 +201,15 @@ class ClassGuard:
         self._draws.count.copy_(state.get("drawn", torch.zeros(())))
         self._learner.load_state_dict({name: state[name] for name in self._learner.state_dict()})
         self._by_group.copy_(self._learner.weights.natural)
+
+
+def _pooled(drawn: Tensor, held_out: Tensor) -> tuple[Tensor, Tensor]:
+    """What was drawn in training, summed over the processes of a job, and the mean of their tables of held-out samples,
+    counts first, which all of them were given: learners that take these stay the same on every process."""
+    drawn_by_each, tables = zip(*of_every_process((drawn.cpu(), held_out.double())), strict=True)
+    if not all(torch.equal(table[:, 0], tables[0][:, 0]) for table in tables):
+        raise UserError("update was given other samples on another process: gather those of all processes on each.")
+    return torch.stack(drawn_by_each).sum(0), torch.stack(tables).mean(0)
 
 
 def _table(seen: Tensor, right: Tensor) -> ClassStats:
