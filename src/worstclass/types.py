@@ -160,6 +160,8 @@ class ClassWeights:
         for name, value in values.items():
             if name not in own:
                 raise UserError(f"these class weights have no '{name}': they have {', '.join(own)}.")
+            if value.shape != own[name].shape:
+                raise UserError(f"the weights '{name}' must be {tuple(own[name].shape)}, not {tuple(value.shape)}.")
             own[name].copy_(value)
 
     def reduce(self, losses: Losses, y: Tensor, batch: Tensor | None = None) -> Tensor:

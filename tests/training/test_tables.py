@@ -325,6 +325,29 @@ def test_what_cannot_be_drawn_or_weighed_stops_the_run(later: dict[str, Tensor],
         next(records)
 
 
+def test_new_weights_in_the_place_of_those_of_the_step_stop_the_run() -> None:
+    """A step that was captured would go on with the old ones, without a word."""
+
+    class Replacing(Drawing):
+        def update(self, train: ClassStats, valid: ClassStats) -> None:
+            self.weights = self.weights.copy()
+
+    images = Images(torch.randint(0, 256, (24, 1, 8, 8), dtype=torch.uint8), torch.arange(24) % 3)
+    plan = Plan(epochs=2, batch_size=8, lr=0.1, valid_attack=PGD(eps=0.1, steps=1, step_size=0.1))
+    state = new_state(SmallCNN(3, 1), Replacing(), plan)
+    with pytest.raises(TrainingError, match=r"write them in place, with weights\.set"):
+        next(fit(state, images, images, Madry(attack=PGD(eps=0.1, steps=1, step_size=0.1)), plan))
+
+
+@pytest.mark.parametrize("values", [torch.tensor(2.0), torch.ones(1), torch.ones(4), torch.ones(3, 3)])
+def test_weights_of_another_shape_are_refused(values: Tensor) -> None:
+    """What is one number would be written to all classes; a row of pairs, to each row."""
+    with pytest.raises(UserError, match=r"'natural' must be \(3,\), not \("):
+        ClassWeights.uniform(3).set(natural=values)
+    with pytest.raises(UserError, match=r"'pair' must be \(3, 3\), not \(3,\)"):
+        ClassWeights.uniform(3, pair=True).set(pair=torch.ones(3))
+
+
 @given(
     counts=st.lists(st.integers(0, 40), min_size=2, max_size=8).filter(sum),
     quota=st.lists(st.floats(0.01, 1), min_size=8, max_size=8),

@@ -2,7 +2,7 @@
 
 import time
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 
 import torch
@@ -109,7 +109,9 @@ def fit(
         used, played = state.strategy.weights.copy(), expert_weights(state.strategy, share)
         kept = as_tensors(state.strategy.state_dict(), type(state.strategy).__name__)
         before, frequency = {key: value.clone() for key, value in kept.items()}, _frequency(used, share)
+        written = state.strategy.weights.tensors()
         state.strategy.update(train_stats, valid_stats)
+        _check_in_place(state.strategy.weights, written)
         for tensor in state.strategy.weights.tensors().values():
             tensor.copy_(team.broadcast(tensor))  # machines may differ in the last bit of an exponential
         state.table.reset()
@@ -254,6 +256,17 @@ def _frequency(weights: ClassWeights, share: Tensor) -> Tensor:
     share = share.cpu()
     drawn = torch.where(share > 0, drawn.cpu().double(), 0.0)
     return (drawn / drawn.sum() / share.clamp_min(1e-12)).float()
+
+
+def _check_in_place(weights: ClassWeights, before: Mapping[str, Tensor]) -> None:
+    """Raise unless the weights are where they were before an update: a captured step reads them there."""
+    if {name: each.data_ptr() for name, each in weights.tensors().items()} != {
+        name: each.data_ptr() for name, each in before.items()
+    }:
+        raise TrainingError(
+            "the strategy has made new weights, which a captured step would not see: write them in place, with "
+            "weights.set(natural=...)."
+        )
 
 
 def _check_weights(weights: ClassWeights, present: Tensor) -> None:
