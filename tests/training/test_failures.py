@@ -1,5 +1,6 @@
 """Runs that go wrong: losses and weights that are not finite, runs that diverge or break."""
 
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -8,7 +9,7 @@ from torch import nn
 
 from short_plans import images, plan
 from tiny import assert_same_run, tiny_config, write_tiny_npz
-from worstclass.errors import TrainingError
+from worstclass.errors import TrainingError, UserError
 from worstclass.models import SmallCNN, make_model
 from worstclass.objectives import Natural
 from worstclass.runs.run import open_run
@@ -43,6 +44,23 @@ def test_a_loss_that_is_not_finite_stops_the_run_and_says_where() -> None:
     with pytest.raises(TrainingError, match=r"epoch 2, step 2: .*still sound"):
         list(fit(state, images(60), images(9), Natural(), the_plan))
     assert state.epoch == 1
+
+
+@pytest.mark.parametrize(
+    ("model", "complaint"),
+    [
+        (lambda: SmallCNN(3, 1).double(), r"cannot be trained on float32 images \(.*\): make it float\(\)"),
+        (lambda: SmallCNN(3, 1).requires_grad_(False), "has nothing to train"),
+        (lambda: nn.Sequential(SmallCNN(3, 1), nn.Softmax(1)), "returns probabilities: leave out its softmax"),
+    ],
+)
+def test_a_model_that_cannot_learn_is_refused_before_the_run(
+    data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, model: Callable[[], nn.Module], complaint: str
+) -> None:
+    monkeypatch.setattr("worstclass.runs.run.make_model", lambda *_, **__: model())
+    with pytest.raises(UserError, match=complaint):
+        train_run(tiny_config(data, epochs=1), tmp_path / "run")
+    assert not (tmp_path / "run").exists()
 
 
 class Masked(nn.Module):

@@ -19,11 +19,12 @@ from worstclass.attacks.active_set import predict
 from worstclass.data import Images
 from worstclass.evaluation.evaluate import as_input, evaluate
 from worstclass.evaluation.outcomes import ANY, NATURAL, Outcomes
+from worstclass.inputs.images import PROBABILITY, are_probabilities
 from worstclass.metrics.percentages import percent
 from worstclass.types import BallAttack, Classifier, Norm
 
 CHECKED_IMAGES = 500  # that the checks look at
-RANDOM, MIXED, PROBABILITY, SQUARE, GAP = 1e-4, 1e-3, 1e-5, 0.002, 0.01
+RANDOM, MIXED, SQUARE, GAP = 1e-4, 1e-3, 0.002, 0.01
 DRAWS = 20  # as autoattack-rand's
 UNLIKELY = 0.01  # of a difference that is chance, below which it is not taken for chance
 FEW_STEPS, MANY_STEPS = 10, 40
@@ -142,11 +143,11 @@ def _apart(one: Tensor, other: Tensor) -> float:
 
 def _probabilities(logits: Tensor) -> Finding:
     bounded = bool(((logits >= -PROBABILITY) & (logits <= 1 + PROBABILITY)).all())
-    sums = bool(((logits.sum(1) - 1).abs() <= PROBABILITY).all())
+    sums = are_probabilities(logits)
     squashed = bounded and logits.shape[1] > 1 and float(logits.amax()) > 0.5
     seen = "outputs are probabilities" if sums else SQUASHED
     advice = "Return logits: after a softmax or sigmoid gradients vanish, outputs tie, and DLR lacks its ratio."
-    if not (bounded and sums) and not squashed:
+    if not sums and not squashed:
         return _finding("logits", True, "outputs are not probabilities", "")
     return _finding("logits", False, seen, advice)
 

@@ -16,6 +16,7 @@ from worstclass.errors import UserError
 from worstclass.inputs.radius import too_wide
 
 TOLERANCE = 1e-6  # of float32 at 1, with room
+PROBABILITY = 1e-5  # how far rounding may bring probabilities from 0, 1 and their sum
 INTEGERS = (torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8)
 ROWS = 1000  # images to look at before the others: most data show a bright pixel there
 _known = ContextVar("known", default=False)
@@ -156,6 +157,11 @@ def check_logits(logits: Any, size: int) -> None:
         raise UserError(f"the model must return logits (B, K), and for {size} images returns {found}.")
     if logits.shape[1] < 2:
         raise UserError("the model has one logit: two classes or more are needed.")
+
+
+def are_probabilities(logits: Tensor) -> bool:
+    """Whether each row of logits (B, K) is a distribution, as after a softmax."""
+    return bool((logits >= -PROBABILITY).all()) and bool(((logits.sum(1) - 1).abs() <= PROBABILITY).all())
 
 
 def check_answer(logits: Any, y: Tensor) -> None:

@@ -12,9 +12,9 @@ from worstclass.config.keys import Config
 from worstclass.config.recipe import make_config, read_stored
 from worstclass.data import Images, Source, channel_statistics, long_tail, open_source, split_validation, to_float
 from worstclass.data.sources import Notify
-from worstclass.errors import UserError
+from worstclass.errors import UserError, reason
 from worstclass.files import parse_json, read_text
-from worstclass.inputs.images import check_first_label, kept_as_is, refuse_frozen, tensor_of
+from worstclass.inputs.images import are_probabilities, check_first_label, kept_as_is, refuse_frozen, tensor_of
 from worstclass.inputs.names import RECIPE, check_run_folder, data_runs_code, model_kind, runs_user_code
 from worstclass.models import Normalized, make_model
 from worstclass.records import check_record
@@ -192,6 +192,24 @@ def check_classifier(model: nn.Module, images: Images, num_classes: int, name: s
     if not isinstance(logits, Tensor) or logits.shape != (len(images.x[:2]), num_classes):
         found = tuple(logits.shape) if isinstance(logits, Tensor) else type(logits).__name__
         raise UserError(f"model '{name}' must return logits (B, {num_classes}), not {found} for a batch of two.")
+
+
+def check_trainable(model: nn.Module, images: Images, name: str) -> None:
+    """Try two images as the trainer gives them, in float32: there must be logits, and a parameter that moves them."""
+    mode, own = model.training, tensor_of(model)
+    x = to_float(images.x[:2].to("cpu" if own is None else own.device, copy=True))
+    try:
+        logits = model.eval()(x)
+    except Exception as error:  # whatever a user's model may raise
+        raise UserError(
+            f"model '{name}' cannot be trained on float32 images ({reason(error)}): make it float()."
+        ) from error
+    finally:
+        model.train(mode)
+    if not logits.requires_grad:
+        raise UserError(f"model '{name}' has nothing to train: no parameter that its logits need has requires_grad.")
+    if are_probabilities(logits):
+        raise UserError(f"model '{name}' returns probabilities: leave out its softmax, the loss has one of its own.")
 
 
 def fingerprint(images: Images) -> str:

@@ -23,7 +23,7 @@ from worstclass.runs.about import describe_run, last_process, note, refuse_past
 from worstclass.runs.log import append_line, describe
 from worstclass.runs.logit_adjustment import check_adjustable
 from worstclass.runs.notes import counts_of, distribution, effective_classes
-from worstclass.runs.run import Run, build_model, check_classifier, split, training_images
+from worstclass.runs.run import Run, build_model, check_classifier, check_trainable, split, training_images
 from worstclass.runs.saver import ABOUT, KEPT, LAST, LOG, Saver, check_recipe, read_about, recipe_digest
 from worstclass.runs.seen import SEEN, note_seen
 from worstclass.runs.selection import Selector, is_validated, smooths
@@ -73,6 +73,7 @@ def train_one(
     strategy = config.make_strategy(train.class_counts(source.num_classes))
     model = build_model(config, source.num_classes, images.x.shape[1], train)
     check_classifier(model, train, source.num_classes, config.model)
+    check_trainable(model, train, config.model)
     if config.adjust_budget is not None:  # before anything is trained
         check_adjustable(model, valid, source.num_classes, source.class_names)
     if fork:
