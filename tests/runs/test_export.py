@@ -2,6 +2,7 @@
 
 import json
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -110,6 +111,18 @@ def test_the_card_holds_every_class_and_says_what_was_measured(run: Run, tmp_pat
     values = {metric["name"]: metric["value"] for metric in index["results"][0]["metrics"]}
     worst = card["columns"]["pgd-2"]["worst"]["value"]
     assert values["Worst-class accuracy (PGD-2, L-inf 0.05)"] == pytest.approx(worst, abs=1e-4)
+
+
+@pytest.mark.parametrize("name", ["{}/own.py:make", "hf:{}/own@test", "npz:{}/own.npz", "folder:{}/own"])
+def test_no_folder_of_this_machine_is_in_a_card(name: str, run: Run, tmp_path: Path) -> None:
+    named = name.format(tmp_path)
+    changed = {"data": named} | ({"model": named} if named.endswith(":make") else {})
+    own = replace(run, config=make_config(run.config.recipe() | changed))
+    config = {"model": own.config.model, "version": "0", "epoch": 1, "checkpoint": "selected"}
+    card = json.loads((run.folder / "card.json").read_text())
+    text = model_card(own, config, card | {"about": card["about"] | {"data": named}}, "safetensors")
+    assert "own" in text
+    assert str(tmp_path) not in text
 
 
 @pytest.mark.parametrize(("strong", "said"), [(None, ""), (True, "Trustworthy: all 2 checks passed."), (False, "Not")])

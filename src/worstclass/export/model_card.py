@@ -9,7 +9,7 @@ from typing import Any
 from worstclass.config.recipe import make_config, to_toml
 from worstclass.errors import visible
 from worstclass.evaluation.checks import load_findings, verdict
-from worstclass.inputs.names import NATURAL
+from worstclass.inputs.names import NATURAL, factory_file
 from worstclass.inputs.radius import show_radii, show_radius
 from worstclass.metrics.percentages import percent_interval
 from worstclass.report.results import attack_title, upper_bound
@@ -20,7 +20,7 @@ from worstclass.runs.shipped import shipped, shipped_note, shipped_title
 HUB = {"cifar10": "uoft-cs/cifar10", "cifar100": "uoft-cs/cifar100"}
 """Data sets under the names that the hub knows them by."""
 NORMS = {"linf": "L-inf", "l2": "L2"}
-PATHS = ("npz:", "folder:")
+PATHS = ("npz", "folder")
 USE = {
     "safetensors": """```python
 from worstclass.export import load_export
@@ -44,7 +44,7 @@ logits = model((images - mean) / std)  # mean and std are in config.json, under 
 
 def model_card(run: Run, config: Mapping[str, Any], card: Mapping[str, Any] | None, to: str) -> str:
     """README.md of an export: front matter, accuracy by class, what was measured, limits, use and recipe."""
-    data = public_name(run.config.data)
+    data, config = public_name(run.config.data), {**config, "model": public_name(config["model"])}
     ball = f"{NORMS[run.config.norm]} radius {show_radius(run.config.eps)}"
     kept = shipped(run.about, config["checkpoint"])
     title = f"{_text(config['model'])}, {_text(shipped_title(run.config, kept))}, on {_text(data)}"
@@ -173,17 +173,20 @@ def _limits(run: Run, card: Mapping[str, Any] | None) -> list[str]:
     return lines
 
 
-def public_name(data: str) -> str:
-    """The name of a data set without the folders of the machine it was on."""
-    for kind in PATHS:
-        if data.startswith(kind):
-            return kind + Path(data.removeprefix(kind)).name
-    return data
+def public_name(name: str) -> str:
+    """The name of a data set or of a model without the folders of the machine it was on."""
+    if (file := factory_file(name)) is not None:
+        return f"{file.name}:{name.rpartition(':')[2]}"
+    kind, colon, path = name.partition(":")
+    if kind in PATHS or (kind == "hf" and Path(path).is_absolute()):
+        return kind + colon + Path(path).name
+    return name
 
 
 def _recipe(run: Run) -> str:
     """The recipe, with paths of this machine cut to their names. Nothing in it can close the block of code."""
-    values = run.config.recipe() | {"data": public_name(run.config.data)}
+    values = run.config.recipe()
+    values |= {key: public_name(str(values[key])) for key in ("data", "model")}
     if "init" in values:
         values["init"] = Path(str(values["init"])).name
     return visible(to_toml(make_config(values))).replace("```", "'''")
