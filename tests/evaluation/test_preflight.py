@@ -1,5 +1,6 @@
 """The preflight of an audit: each mistake that it knows is one line, an error or a warning, before the first attack."""
 
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -59,6 +60,18 @@ def test_a_model_that_writes_into_its_input_is_told_so(kind: type[Wrapped], mode
         wc.audit(odd, (images.x, images.y), EPS, attacks="natural")
     with pytest.raises(UserError, match=r"model 'odd.py:make' changes its input in place"):
         check_classifier(odd, Images(to_float(images.x), images.y), 3, "odd.py:make")
+
+
+@pytest.mark.parametrize("wrap", [lambda logits: {"logits": logits}, lambda logits: (logits, None)])
+def test_outputs_around_the_logits_are_told_with_what_to_do(
+    wrap: Callable[[Tensor], Any], model: SmallCNN, images: Images
+) -> None:
+    class Around(Wrapped):
+        def forward(self, x: Tensor) -> Any:
+            return wrap(self.logits(x))
+
+    with pytest.raises(UserError, match=r"not (dict|tuple): wrap it in a module that returns those\."):
+        wc.audit(Around(model).eval(), (images.x, images.y), EPS, attacks="natural")
 
 
 # --- preflight ---

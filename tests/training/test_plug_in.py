@@ -460,6 +460,9 @@ def test_class_hedge_refuses_what_class_guard_refuses() -> None:
             hedge.update(LOSSES, group)
     with pytest.raises(UserError, match=r"group 1 has 0"):
         wc.ClassHedge(2, class_counts=[3, 0])
+    for counts in ([30, 20, 10], torch.tensor([30, 20, 10])):  # as ClassGuard takes them
+        with pytest.raises(UserError, match=r"must be a whole number, .*: give counts as class_counts="):
+            wc.ClassHedge(counts)  # type: ignore[arg-type]
 
 
 def test_what_is_right_is_no_loss() -> None:

@@ -151,7 +151,9 @@ def check_batch(x: Tensor, y: Tensor, radius_scale: Tensor | None, eps: float, n
 def check_logits(logits: Any, size: int) -> None:
     """Raise unless a model's answer to `size` images is (B, K) logits of two classes or more."""
     if not isinstance(logits, Tensor):
-        raise UserError(f"the model must return logits (B, K), not {type(logits).__name__}.")
+        raise UserError(
+            f"the model must return logits (B, K), not {type(logits).__name__}: wrap it in a module that returns those."
+        )
     if logits.dim() != 2 or len(logits) != size or not logits.is_floating_point():
         found = f"{tuple(logits.shape)} of {logits.dtype}"
         raise UserError(f"the model must return logits (B, K), and for {size} images returns {found}.")

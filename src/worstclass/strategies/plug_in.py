@@ -6,6 +6,7 @@ else that divides the samples: a domain, a camera, a pair of label and backgroun
 
 import inspect
 import math
+import operator
 import warnings
 from collections.abc import Collection, Sequence
 from typing import Any
@@ -13,7 +14,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from worstclass.errors import UserError, choose
+from worstclass.errors import UserError, choose, shown
 from worstclass.execution.distributed import of_every_process
 from worstclass.inputs.images import INTEGERS
 from worstclass.stats import ClassStats
@@ -43,6 +44,12 @@ class ClassHedge:
     def __init__(
         self, num_classes: int, eta: float = 0.1, class_counts: Tensor | Sequence[float] | None = None
     ) -> None:
+        try:
+            num_classes = operator.index(num_classes)
+        except TypeError:  # counts, as ClassGuard takes them
+            raise UserError(
+                f"num_classes must be a whole number, not {shown(num_classes)}: give counts as class_counts=."
+            ) from None
         if num_classes < 2:
             raise UserError(f"num_classes must be at least 2, not {num_classes}.")
         if not (math.isfinite(eta) and eta > 0):
