@@ -1,6 +1,7 @@
 """The data that ships with the package; split, order and augmentation against slow oracles."""
 
 import importlib.util
+import math
 from itertools import product
 from pathlib import Path
 from typing import Any
@@ -125,6 +126,16 @@ def test_split_of_the_paper(num_classes: int, per_class: int, held_out: int) -> 
     assert valid.class_counts(num_classes).tolist() == [held_out] * num_classes
     assert train.class_counts(num_classes).tolist() == [per_class - held_out] * num_classes
     assert numbers(valid) == list(range(num_classes * (per_class - held_out), num_classes * per_class))
+
+
+def test_a_split_leaves_no_class_out() -> None:
+    """A class beyond `num_classes` would have no validation images, without a word; a fraction of 2 nearly all."""
+    images = numbered([0, 0, 1, 1, 2, 2])
+    with pytest.raises(UserError, match=r"labels lie in 0\.\.2, expected 0\.\.1\."):
+        split_validation(images, 2, 0.5)
+    for fraction in (0.0, 1.0, 2.0, -0.5, math.nan):
+        with pytest.raises(UserError, match="above 0 and below 1"):
+            split_validation(images, 3, fraction)
 
 
 @settings(max_examples=200)

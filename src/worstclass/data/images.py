@@ -128,6 +128,9 @@ def split_validation(
     `held_out` says how many: the `fraction`, or a `minimum` of them. Every class must have at least two images;
     `class_names` name the one that has not.
     """
+    if not 0 < fraction < 1:
+        raise UserError(f"the fraction for validation must be above 0 and below 1, not {shown(fraction)}.")
+    check_labels(images.y, len(images), num_classes)  # a class beyond would all be trained on
     valid = torch.zeros(len(images), dtype=torch.bool)
     for k in range(num_classes):
         members = (images.y == k).nonzero().squeeze(1)
