@@ -255,7 +255,7 @@ def test_bad_data(command: Command, tmp_path: Path, tiny_npz: Path, monkeypatch:
     assert_refused(train("npz:outside.npz"), "labels lie in 1..3, expected 0..2")
     assert_refused(train("npz:negative.npz"), "labels lie in -1..1, expected 0..2")
     assert_refused(train("npz:single.npz"), "class 'bottom' has 1 training image(s)", "validation")
-    assert_refused(train("folder:gone"), "there is no folder gone.")
+    assert_refused(train("folder:gone"), f"there is no folder gone in {tmp_path}.")
     assert_refused(train("cifar10"), "cifar10 is not in data and cannot be downloaded", "--data-dir")
     assert contents(tmp_path) == before
 

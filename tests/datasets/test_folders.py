@@ -165,3 +165,20 @@ def test_folders_that_are_not_there(tmp_path: Path) -> None:
     (tmp_path / "b").mkdir()
     source = open_source(f"folder:{tmp_path}", test_fraction=0.2)
     assert "holds no image files" in one_line(lambda: source.read("train"))
+
+
+def test_a_folder_is_looked_for_from_here(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """A run remembers the path as it was given: elsewhere it is another folder."""
+    monkeypatch.chdir(tmp_path)
+    assert one_line(lambda: open_source("folder:gone")) == f"there is no folder gone in {tmp_path}."
+
+
+@pytest.mark.parametrize("root", ["", "train/"])
+def test_a_class_of_unknown_kinds_alone_is_named(root: str, tmp_path: Path) -> None:
+    """Else it would be a class without images, and nobody knows why."""
+    data = write(tmp_path / "kinds", {f"{root}{name}": colour for name, colour in PHOTOS.items()})
+    folder = tmp_path / "kinds" / root / "dog"
+    folder.mkdir()
+    (folder / "1.heic").write_bytes(b"")
+    source = open_source(data, test_fraction=None if root else 0.2)
+    assert one_line(lambda: source.read("train")).startswith(f"{folder} holds no image files (.bmp, .jpeg")

@@ -15,6 +15,7 @@ from worstclass.data.source import Part
 from worstclass.errors import UserError
 
 SUFFIXES = {".png", ".jpg", ".jpeg", ".bmp", ".webp"}
+KINDS = ", ".join(sorted(SUFFIXES))
 BY_SYSTEMS = {"thumbs.db", "desktop.ini", "__macosx"}  # what nobody put there
 SHOWN = 3  # names, at most, in a sentence
 PARTS: tuple[Part, ...] = ("train", "test")
@@ -32,7 +33,7 @@ class Folder:
         self._path, self._size, self._fraction = path, image_size, test_fraction
         self._sides: dict[Part, list[int]] = {}  # of what was read
         if not path.is_dir():
-            raise UserError(f"there is no folder {path}.")
+            raise UserError(f"there is no folder {path}{'' if path.is_absolute() else f' in {Path.cwd()}'}.")
         _check_spelling(path)
         parts = [part for part in PARTS if (path / part).is_dir()]
         self._flat = not parts and bool(_folders(path))
@@ -53,8 +54,9 @@ class Folder:
         where = str(self._path if self._flat else self._path / part)
         if not files:
             classes = f" for {part}ing in its class folders ({', '.join(self.class_names[:SHOWN])}, ...)"
-            kinds = ", ".join(sorted(SUFFIXES))
-            raise UserError(f"{where} holds no image files ({kinds}){classes if self._flat else ''}.")
+            raise UserError(f"{where} holds no image files ({KINDS}){classes if self._flat else ''}.")
+        if part == "train":
+            self._check_filled(Path(where), {label for label, _ in files})
         paths = [file for _, file in files]
         try:
             with closing(read_pictures(paths, self._size)) as pictures:
@@ -92,7 +94,7 @@ class Folder:
                 more = f" and {len(found) - SHOWN} more" if len(found) > SHOWN else ""
                 lines.append(
                     f"{len(found)} files or folders in the class folders of {shown} are no images of a known kind "
-                    f"({', '.join(sorted(SUFFIXES))}) and are left out: {', '.join(found[:SHOWN])}{more}."
+                    f"({KINDS}) and are left out: {', '.join(found[:SHOWN])}{more}."
                 )
         return lines + enlarged_notes(self._sides, self._size, parts)
 
@@ -102,6 +104,12 @@ class Folder:
                 f"no folder {part}: folder:PATH needs train/ and test/, each with one folder for each class, "
                 "or class folders alone and test_fraction."
             )
+
+    def _check_filled(self, root: Path, labels: set[int]) -> None:
+        """Raise if a class folder holds no image at all: without a word of it, only a class without images is seen."""
+        for k, name in enumerate(self.class_names):
+            if k not in labels and not _image_files(root / name):
+                raise UserError(f"{root / name} holds no image files ({KINDS}): add some, or take the folder away.")
 
     def _files(self, part: Part) -> list[tuple[int, Path]]:
         """The image files of a part, each with its label."""
