@@ -19,6 +19,7 @@ from worstclass.evaluation.data_check import (
     disputed_labels,
     empty_note,
     mirror_note,
+    name_note,
     near_duplicates,
     shift_note,
     split_note,
@@ -132,6 +133,14 @@ def test_test_images_of_another_shape(other: Tensor) -> None:
         check_data(data, NAMES)
 
 
+def test_names_that_a_person_reads_as_one() -> None:
+    told = "classes whose names differ in upper and lower case or in accents' code alone: "
+    (note,) = name_note(["Glass", "bu\u0308ch", "glass", "b\u00fcch", "metal"])
+    assert note == f"{told}'Glass' and 'glass'; 'bu\u0308ch' and 'b\u00fcch'. Are they one class?"
+    assert name_note(NAMES) == []
+    assert check_data(parts(), ("ants", "bees", "Ants")).notes[0].startswith(told)
+
+
 def test_small_images() -> None:
     data = {name: Images(noise(60, number, 8), torch.arange(60) % 3) for number, name in enumerate(parts())}
     assert check_data(data, NAMES).notes == ["images are small: 8 pixels. Take a small network, and crop_padding = 0."]
@@ -206,13 +215,16 @@ def test_what_is_said_at_the_start(tmp_path: Path) -> None:
     x[109], x[181] = x[0], x[170]
     np.savez(tmp_path / "few.npz", x_train=x, y_train=y, class_names=np.array(NAMES), layout=np.array("NCHW"))
     config = tiny_config(tmp_path / "few.npz", valid_fraction=0.06)
-    assert start_notes(started(config, tmp_path / "run")) == [
+    run = started(config, tmp_path / "run")
+    assert start_notes(run) == [
         "3 classes hold out 2 to 20 validation images instead of 1 to 7 (valid_min).",
         "2 of 3 classes have fewer than 20 validation images; accuracy on the 2 of 'cats' is known to +-49 points: "
         "choose no epoch or weight by it.",
         "classes are unbalanced: 'ants' has 90 training images, 'cats' 10.",
         "2 valid images are in the train part too: accuracy measured on them is too high.",
     ]
+    run.about["class_names"] = ["ants", "bees", "Ants"]
+    assert "'ants' and 'Ants'" in start_notes(run)[0]
 
 
 def test_test_images_of_another_size_are_told_at_the_start(tmp_path: Path) -> None:

@@ -1,5 +1,6 @@
 """What to know of a data set before a class method is trained on it: sizes, duplicates, blanks, disputed labels."""
 
+import unicodedata
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import combinations
@@ -128,6 +129,19 @@ def split_note(counts: Mapping[str, Sequence[int]], fraction: float) -> list[str
     return [f"{len(pairs)} {plural} out {now} validation images instead of {before} (valid_min)."]
 
 
+def name_note(class_names: Sequence[str]) -> list[str]:
+    """Classes whose names a person reads as one: they differ in upper and lower case, or in how an accent is coded."""
+    alike: dict[str, list[str]] = {}
+    for name in class_names:
+        alike.setdefault(unicodedata.normalize("NFC", name).casefold(), []).append(f"'{name}'")
+    groups = [" and ".join(names) for names in alike.values() if len(names) > 1]
+    if not groups:
+        return []
+    more = f"; and {len(groups) - 3} more" if len(groups) > 3 else ""
+    which = f"{'; '.join(groups[:3])}{more}"
+    return [f"classes whose names differ in upper and lower case or in accents' code alone: {which}. Are they one class?"]
+
+
 def size_note(train: Sequence[int], test: Sequence[int]) -> list[str]:
     """Test images of another shape (C, H, W) than the training images."""
     if list(train) == list(test):
@@ -178,7 +192,7 @@ def _range(values: Sequence[int]) -> str:
 
 def _notes(found: DataCheck, side: int) -> list[str]:
     names, train = found.class_names, found.counts["train"]
-    lines = count_notes(names, found.counts) + empty_note(names, found.counts["test"])
+    lines = name_note(names) + count_notes(names, found.counts) + empty_note(names, found.counts["test"])
     for (one, other), count in found.exact.items():
         lines += copy_note(one, other, count)
     lines += shift_note(names, found.shift) + mirror_note(names, found.mirrored)

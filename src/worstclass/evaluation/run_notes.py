@@ -1,7 +1,15 @@
 """What to know of a run before its numbers are believed: of its data, of its training, and of its base."""
 
 from worstclass.evaluation.checks import COPIES
-from worstclass.evaluation.data_check import copy_note, count_notes, mirror_note, shift_note, size_note, split_note
+from worstclass.evaluation.data_check import (
+    copy_note,
+    count_notes,
+    mirror_note,
+    name_note,
+    shift_note,
+    size_note,
+    split_note,
+)
 from worstclass.inputs.names import RESIZED, data_kind
 from worstclass.runs.notes import average_notes, training_notes
 from worstclass.runs.run import Run
@@ -16,7 +24,8 @@ def start_notes(run: Run) -> list[str]:
     if not {"train", "valid"} <= set(counts):
         return []
     lines = rate_note(run) + list(run.about.get("data_notes", []))  # the latter: what was left out or enlarged
-    lines += split_note(counts, run.config.valid_fraction) + count_notes(run.class_names, counts)
+    lines += name_note(run.class_names) + split_note(counts, run.config.valid_fraction)
+    lines += count_notes(run.class_names, counts)
     if shape := run.about.get("test_shape"):
         lines += size_note([run.about["in_channels"], *run.about["image_size"]], shape)
     copies = run.about.get("valid_in_train", 0)
