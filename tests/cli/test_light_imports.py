@@ -117,6 +117,8 @@ ERRORS = {
     "audit own.py:net --data cifar10 --limit 0": "--limit",
     "audit runs/first --data cifar10": "--data is for a model of your own; the run runs/first carries its own",
     "audit runs/notes": "it has no recipe.toml",
+    "audit runs/notes --data cifar10": "it has no recipe.toml",
+    "evaluate runs/notes --data cifar10": "it has no recipe.toml",
     "evaluate own:net --weights w.pt --data cifar10 --eps 8/255 --out o": "save_file(model.state_dict(), PATH)",
     "evaluate own:net --weights gone --data cifar10 --eps 8/255 --out o": "there are no weights at gone",
     "bench": "`worstclass bench --help`",

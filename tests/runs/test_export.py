@@ -12,8 +12,10 @@ from safetensors.torch import load_file, save_file
 from torch import nn
 
 from tiny import put_weights, tiny_run
+from worstclass.auditing.preflight import preflight
 from worstclass.cli import main as cli
 from worstclass.config.recipe import make_config
+from worstclass.data import Images
 from worstclass.errors import UserError
 from worstclass.evaluation.targets import evaluate_target, run_target
 from worstclass.export import export_run, load_export
@@ -47,6 +49,18 @@ def test_safetensors_gives_the_same_logits_bit_by_bit(run: Run, tmp_path: Path) 
     plain = SmallCNN(3, 1)  # without us: the same class, and its state_dict
     plain.load_state_dict(load_file(tmp_path / "out" / "model.safetensors"))
     assert torch.equal(plain.eval()(X), expected)
+
+
+def test_an_audit_on_images_of_another_size_says_so(run: Run, tmp_path: Path) -> None:
+    """A network with pooling takes them, and answers worse."""
+    export_run(run, tmp_path / "out", to="safetensors")
+    model = load_export(tmp_path / "out")
+    told = "the model was trained on images of (1, 8, 8), these are (1, 16, 16)"
+    for network in (model, Normalized(model, [0.3], [0.2])):
+        for size, found in ((8, []), (16, ["shape"])):
+            images = Images(torch.rand(6, 1, size, size), torch.arange(6) % 3)
+            lines = [line for line in preflight(network, images, num_classes=3, eps=0.1) if line.name == "shape"]
+            assert [line.name for line in lines if line.text.startswith(told)] == found == [line.name for line in lines]
 
 
 def test_a_normalised_network_too(tmp_path: Path) -> None:

@@ -101,6 +101,7 @@ def preflight(
         *_slope(model, x, y, findings["gradients"], black_box=black_box),
         *(Line(name, _told(findings[name])) for name in OF_THE_MODEL if name in findings and not findings[name].passed),
         *_images(some, images, num_classes),
+        *_shape(model, x),
     ]
     if norm == "linf" and eps >= LARGE_LINF:
         text = f"within an L-inf radius of {show_radius(eps)} every image can become one grey: no model holds there."
@@ -207,6 +208,16 @@ def _slope(model: Classifier, x: Tensor, y: Tensor, finding: Finding, *, black_b
         text += "attacks by gradients see nothing; attack with 'square', which needs none."
         return [Line("gradients", text, error=not black_box)]
     return [] if finding.passed else [Line("gradients", _told(finding))]
+
+
+def _shape(model: Classifier, x: Tensor) -> list[Line]:
+    """Whether an export is given images of another size than it was trained on, which most networks take all the same."""
+    inner = model.model if isinstance(model, Normalized) else model
+    expected = getattr(model, "exported_shape", None) or getattr(inner, "exported_shape", None)
+    if expected is None or tuple(expected) == tuple(x.shape[1:]):
+        return []
+    text = f"the model was trained on images of {tuple(expected)}, these are {tuple(x.shape[1:])}"
+    return [Line("shape", f"{text}: give it images of its own size, as image_size reads them.")]
 
 
 def _images(some: Images, images: Images, num_classes: int) -> list[Line]:

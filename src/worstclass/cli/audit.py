@@ -95,6 +95,7 @@ def audit(
     else:
         own = {"--data": data, "--weights": weights, "--image-size": image_size, "--test-fraction": test_fraction}
         own |= {"--eps": eps, "--norm": norm, "--mean": mean, "--std": std}
+        check_run_folder(folder)
         refuse(model, "is for a model of your own; the run {} carries its own", own)
         load = _run(folder, data_dir, allow_code)
     channels = {"mean": _numbers("--mean", mean), "std": _numbers("--std", std)}
@@ -137,8 +138,6 @@ def audit(
 
 
 def _run(folder: Path, data_dir: Path, allow_code: bool) -> "Callable[[], Target]":
-    check_run_folder(folder)
-
     def load() -> "Target":
         from worstclass.evaluation.targets import run_target
         from worstclass.runs.run import open_run

@@ -100,6 +100,7 @@ def evaluate(
     else:
         own = {"--weights": weights, "--data": data, "--image-size": image_size, "--test-fraction": test_fraction}
         own |= {"--eps": eps, "--norm": norm}
+        check_run_folder(Path(target))
         refuse(target, "is for a model of your own; the run {} carries its own", own)
         load = _run(Path(target), checkpoint, part, data_dir, allow_code)
     folder = out or Path(target)
@@ -190,7 +191,6 @@ def _run(
     folder: Path, checkpoint: str | None, part: str | None, data_dir: Path, allow_code: bool
 ) -> "Callable[[], Target]":
     """What loads a run; what can be checked without it is checked now."""
-    check_run_folder(folder)
     which = choose("checkpoint", checkpoint or "selected", ("selected", "last"))
     where = choose("part", part or "test", ("test", "valid"))
 

@@ -78,6 +78,7 @@ def load_export(folder: Path | str, *, allow_code: bool = False) -> nn.Module:
         model = Normalized(model, [0.0] * channels, [1.0] * channels)
     tensors, _ = load_tensors(folder / WEIGHTS, ours=False)
     load_weights(model, tensors, folder / WEIGHTS)
+    model.exported_shape = (channels, *config["image_size"])  # type: ignore[assignment]  # for the preflight
     return model.eval()
 
 
