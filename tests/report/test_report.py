@@ -1,8 +1,10 @@
 """Tables, figures and the page, from evaluated runs."""
 
+import errno
 import io
 import itertools
 import json
+import os
 import re
 import shutil
 from dataclasses import replace
@@ -276,6 +278,17 @@ def test_unevaluated_runs_are_named(folders: list[Path], tmp_path: Path) -> None
     run = train_run(tiny_config(folders[0].parent / "tiny.npz", epochs=1), tmp_path / "run")
     with pytest.raises(UserError, match=re.escape(f"worstclass evaluate {run.folder}")):
         load_results([folders[0], run.folder])
+
+
+def test_a_figure_is_whole_or_absent_and_the_error_names_it(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    def full(_: int) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(os, "fsync", full)
+    with pytest.raises(OSError, match="No space left") as caught:
+        figures.save_figure(figures.Picture(), tmp_path / "figure.png")
+    assert caught.value.filename == str(tmp_path / "figure.png")
+    assert [*tmp_path.iterdir()] == []
 
 
 def test_a_radius_is_written_as_the_field_does() -> None:

@@ -13,6 +13,7 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
 from worstclass.errors import choose
+from worstclass.files import write_atomic
 from worstclass.metrics.tail import has_many, worst_tenth
 from worstclass.report.groups import Group, by_worst, has_seeds
 from worstclass.report.results import Result, attack_title
@@ -275,5 +276,7 @@ def save_figure(figure: Figure, path: Path) -> list[Path]:
         for ending in endings:
             metadata = {"svg": {"Date": None}, "pdf": {"CreationDate": None}}.get(ending)  # equal figures, equal bytes
             written.append(path.with_name(f"{path.name.removesuffix(path.suffix)}.{ending}"))
-            figure.savefig(written[-1], dpi=150, metadata=metadata)
+            content = io.BytesIO()
+            figure.savefig(content, format=ending, dpi=150, metadata=metadata)
+            write_atomic(written[-1], content.getvalue())
     return written
