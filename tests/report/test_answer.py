@@ -13,7 +13,7 @@ from worstclass.config.recipe import make_config
 from worstclass.evaluation.card import measure
 from worstclass.evaluation.outcomes import Outcomes
 from worstclass.report import Group, Result, group_results, load_results, write_report
-from worstclass.report.answer import answers, comparison, headline
+from worstclass.report.answer import _gains, answers, comparison, headline
 from worstclass.report.leaderboard import render_leaderboard
 from worstclass.report.markup import escape_latex, latex_table, markdown_table, plain_text
 from worstclass.report.page import page_data
@@ -111,7 +111,17 @@ def test_seeds_are_one_answer_and_gains_have_intervals(results: list[Result]) ->
     gap = groups[1].columns["pgd-20"]["against_base"]["worst_difference"]
     value, low, high = (100 * gap[end] for end in ("value", "low", "high"))
     assert f"Against TRADES: WAT {value:+.1f} points [{low:+.1f}, {high:+.1f}]" in comparison(groups, "pgd-20")
-    assert ("(may be chance)" in comparison(groups, "pgd-20")) == (low <= 0 <= high)
+    average = groups[1].columns["pgd-20"]["against_base"]["average_difference"]
+    said = comparison(groups, "pgd-20")
+    assert ("for the weakest class (may be chance)" in said) == (low <= 0 <= high)
+    assert ("on average (may be chance)" in said) == (average["low"] <= 0 <= average["high"])
+
+
+@pytest.mark.parametrize(("high", "said"), [(-0.01, "-5.0 on average"), (0.0, "-5.0 on average (may be chance)")])
+def test_an_average_that_may_be_chance_says_so(high: float, said: str) -> None:
+    gain = {"value": 0.2, "low": 0.1, "high": 0.3}
+    against = {"worst_difference": gain, "average_difference": {"value": -0.05, "low": -0.1, "high": high}}
+    assert _gains(against, many=False) == f"+20.0 points [+10.0, +30.0] for the weakest class and {said}"
 
 
 def test_seeds_that_disagree_are_named(one: Group) -> None:

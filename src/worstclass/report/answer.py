@@ -94,12 +94,15 @@ def _gains(against: Mapping[str, Any], *, many: bool) -> str:
     gains = [("worst_difference", "the weakest class")] + [("worst_tenth_difference", "the worst tenth")] * many
     words: list[str] = []
     for key, what in gains:
-        value, low, high = (against[key][end] for end in ("value", "low", "high"))
-        chance = "" if low > 0 or high < 0 else " (may be chance)"
         unit = "" if words else " points"
-        shown = [percent(each, sign=True) for each in (value, low, high)]
-        words.append(f"{shown[0]}{unit} [{shown[1]}, {shown[2]}] for {what}{chance}")
-    return f"{', '.join(words)} and {percent(against['average_difference']['value'], sign=True)} on average"
+        value, low, high = (percent(against[key][end], sign=True) for end in ("value", "low", "high"))
+        words.append(f"{value}{unit} [{low}, {high}] for {what}{_chance(against[key])}")
+    average = against["average_difference"]
+    return f"{', '.join(words)} and {percent(average['value'], sign=True)} on average{_chance(average)}"
+
+
+def _chance(difference: Mapping[str, float]) -> str:
+    return "" if difference["low"] > 0 or difference["high"] < 0 else " (may be chance)"
 
 
 def _answer(group: Group, attack: str) -> Answer:
