@@ -182,3 +182,12 @@ def test_a_class_of_unknown_kinds_alone_is_named(root: str, tmp_path: Path) -> N
     (folder / "1.heic").write_bytes(b"")
     source = open_source(data, test_fraction=None if root else 0.2)
     assert one_line(lambda: source.read("train")).startswith(f"{folder} holds no image files (.bmp, .jpeg")
+
+
+def test_a_folder_beside_the_parts_is_told(tmp_path: Path) -> None:
+    """Who has a val/ takes it for the validation images."""
+    source = open_source(
+        write(tmp_path, {f"{part}/{name}": RED for part in ("train", "val", "test") for name in PHOTOS})
+    )
+    told = f"{tmp_path} also holds val/, which is not read: validation images are taken out of train/."
+    assert (source.notes("train"), source.notes(), source.notes("test")) == ([told], [told], [])

@@ -83,6 +83,12 @@ class Folder:
                 f"{self._path} has no train/ and test/: all of its images are test images. If a run was trained on "
                 "some of them, give its test_fraction."
             )
+        beside = [] if self._flat else [f"{each.name}/" for each in _folders(self._path) if each.name not in PARTS]
+        if beside and "train" in (parts or PARTS):
+            lines.append(
+                f"{self._path} also holds {', '.join(beside[:SHOWN])}{_more(beside)}, which is not read: validation "
+                "images are taken out of train/."
+            )
         roots = (
             [(self._path, str(self._path))]
             if self._flat
@@ -91,10 +97,9 @@ class Folder:
         for root, shown in roots:
             found = [name for name in self.class_names for name in _left_out(root / name)]
             if found:
-                more = f" and {len(found) - SHOWN} more" if len(found) > SHOWN else ""
                 lines.append(
                     f"{len(found)} files or folders in the class folders of {shown} are no images of a known kind "
-                    f"({KINDS}) and are left out: {', '.join(found[:SHOWN])}{more}."
+                    f"({KINDS}) and are left out: {', '.join(found[:SHOWN])}{_more(found)}."
                 )
         return lines + enlarged_notes(self._sides, self._size, parts)
 
@@ -197,6 +202,11 @@ def _left_out(folder: Path) -> list[str]:
         for entry in sorted(folder.glob("*"))
         if not _is_hidden(entry) and (entry.is_dir() or entry.suffix.lower() not in SUFFIXES)
     ]
+
+
+def _more(names: Sequence[str]) -> str:
+    """How many of them are not shown."""
+    return f" and {len(names) - SHOWN} more" if len(names) > SHOWN else ""
 
 
 def _has_colour(files: Sequence[tuple[int, Path]]) -> bool:
