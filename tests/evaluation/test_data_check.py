@@ -134,7 +134,7 @@ def test_test_images_of_another_shape(other: Tensor) -> None:
 
 
 def test_names_that_a_person_reads_as_one() -> None:
-    told = "classes whose names differ in upper and lower case or in accents' code alone: "
+    told = "classes whose names differ in case or in an accent's code alone: "
     (note,) = name_note(["Glass", "bu\u0308ch", "glass", "b\u00fcch", "metal"])
     assert note == f"{told}'Glass' and 'glass'; 'bu\u0308ch' and 'b\u00fcch'. Are they one class?"
     assert name_note(NAMES) == []

@@ -211,7 +211,7 @@ def _slope(model: Classifier, x: Tensor, y: Tensor, finding: Finding, *, black_b
 
 
 def _shape(model: Classifier, x: Tensor) -> list[Line]:
-    """Whether an export is given images of another size than it was trained on, which most networks take all the same."""
+    """Whether an export is given images of another size than it was trained on: most networks take them."""
     inner = model.model if isinstance(model, Normalized) else model
     expected = getattr(model, "exported_shape", None) or getattr(inner, "exported_shape", None)
     if expected is None or tuple(expected) == tuple(x.shape[1:]):

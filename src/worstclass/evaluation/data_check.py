@@ -139,7 +139,7 @@ def name_note(class_names: Sequence[str]) -> list[str]:
         return []
     more = f"; and {len(groups) - 3} more" if len(groups) > 3 else ""
     which = f"{'; '.join(groups[:3])}{more}"
-    return [f"classes whose names differ in upper and lower case or in accents' code alone: {which}. Are they one class?"]
+    return [f"classes whose names differ in case or in an accent's code alone: {which}. Are they one class?"]
 
 
 def size_note(train: Sequence[int], test: Sequence[int]) -> list[str]:
