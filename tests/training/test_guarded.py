@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from worstclass.errors import UserError
 from worstclass.stats import ClassStats
-from worstclass.strategies.guarded import Guarded, class_cost, divergence, max_share, tilted
+from worstclass.strategies.guarded import Guarded, class_cost, divergence, heard, max_share, tilted
 
 pytestmark = pytest.mark.fast
 
@@ -149,17 +149,35 @@ def test_old_costs_fade() -> None:
     assert float(strategy.cost[2]) == pytest.approx(high / 8, rel=1e-6)
 
 
-def test_hopeless_classes_take_no_more_than_the_weak_ones() -> None:
-    """Of 43 classes two fail always and three often: the five are raised alike, the rest keeps most of its share."""
-    strategy = Guarded(torch.ones(43), memory=0.0)
-    right = torch.full((43,), 90)
-    right[:2], right[2:5] = 0, 40
-    stats = table(right.tolist(), [100] * 43)
-    strategy.update(stats, stats)
-    p = strategy.distribution
-    assert p[:5].tolist() == pytest.approx([float(p[0])] * 5)
-    assert float(p[0]) <= max_share(43, 0.15)
-    assert float(p[5]) > 0.75 / 43
+def test_a_class_is_heard_as_far_as_training_fits_it() -> None:
+    """In plain Python: accuracies 0.8, 0.6, 0.1 and 0; costs above and below their mean."""
+    base, trained, cost = [0.4, 0.2, 0.2, 0.2], [0.8, 0.6, 0.1, 0.0], [0.3, 0.5, 0.9, 1.0]
+    enough = 0.5 * sum(b * t for b, t in zip(base, trained, strict=True))
+    kept = [min(t / enough, 1) for t in trained]
+    mean = sum(b * h * c for b, h, c in zip(base, kept, cost, strict=True))
+    mean /= sum(b * h for b, h in zip(base, kept, strict=True))
+    given = (torch.tensor(each).double() for each in (cost, trained, base))
+    assert heard(*given).tolist() == pytest.approx([mean + h * (c - mean) for h, c in zip(kept, cost, strict=True)])
+    assert 0 < kept[2] < 1
+
+
+def test_where_training_fits_nothing_costs_stay() -> None:
+    cost, base = torch.tensor([0.9, 1.0, 0.8]), torch.full((3,), 1 / 3)
+    assert torch.equal(heard(cost, torch.zeros(3), base), cost)
+
+
+@given(history=histories(), balanced=st.booleans())
+def test_what_training_never_fits_is_never_raised(
+    history: tuple[list[int], list[tuple[ClassStats, ClassStats]]], balanced: bool
+) -> None:
+    counts, epochs = history
+    strategy = Guarded(torch.tensor(counts), balanced=balanced)
+    for train, valid in epochs:
+        train.sums("robust_correct")[0] = 0
+        train.sums("robust_correct")[1] += 1  # training fits something
+        train.counts[1] += 1
+        strategy.update(train, valid)
+        assert float(strategy.distribution[0]) <= float(strategy.base[0]) * (1 + 1e-6)
 
 
 def test_the_tilt_comes_in_slowly() -> None:

@@ -13,6 +13,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from worstclass.metrics.tail import tenth_weights, worst_tenths
 from worstclass.runs.selection import is_validated
+from worstclass.strategies.guarded import FAR_BELOW
 
 Floats = NDArray[np.float64]
 Line = Mapping[str, Any]
@@ -21,7 +22,6 @@ FEW = 0.5  # of the classes that the data plays: fewer than so many are few
 HEAVY = 2.0  # times what a class has by the data, or by right of one of K
 VERY_HEAVY = 4.0
 PATIENCE = 5  # epochs
-FAR_BELOW = 0.5  # of the other classes' accuracy
 SURE = 1.96  # standard errors
 NAMED = 3  # classes, at most, in a sentence
 

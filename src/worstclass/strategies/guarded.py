@@ -6,12 +6,12 @@ import torch
 from torch import Tensor
 
 from worstclass.errors import UserError
-from worstclass.metrics.tail import tenth_weights
 from worstclass.stats import ClassStats
 from worstclass.types import ClassWeights
 
 HALVINGS = 60
 PRIOR, SLACK = 15.0, 0.15
+FAR_BELOW = 0.5  # of the other classes' accuracy
 
 
 class Guarded:
@@ -22,15 +22,16 @@ class Guarded:
     The guess counts as `prior` images, and those of the class in validation are added to it. The cost is at most the
     guess plus `slack`: what fails on validation and not in training cannot be mended by more of it. Costs are averaged
     over epochs with decay `memory`, from zero, so that the tilt comes in slowly: a tilt that follows each epoch's
-    errors swings. Costs above that of the ceil(K / 10)-th worst class count as that one's, so that a few hopeless
-    classes do not take what the weak ones need.
+    errors swings. A class that training does not fit is `heard` less: one that has no accuracy under attack on its
+    training images, as where its labels are noise, has the mean cost of those that are fitted.
 
     Distribution: p_k in proportion to b_k exp(s c_k), b the base, uniform or the data's own. s is at most `tilt` and
     such that KL(p || b) <= `radius`: p maximises <p, c> - KL(p || b) / tilt over the ball. With `sample`, class k has
     the share p_k of an epoch's images; without, a sample of class k weighs p_k n / n_k.
 
-    So no class has more than `max_share(K, radius)` over a uniform base, whatever its cost, and costs that are equal
-    leave the base as it is. Nothing adds up over the epochs, and no learning rate is to be tuned.
+    So no class has more than `max_share(K, radius)` over a uniform base, whatever its cost, one that training never
+    fits has no more than its base, and costs that are equal leave the base as it is. Nothing adds up over the epochs,
+    and no learning rate is to be tuned.
     """
 
     def __init__(
@@ -58,11 +59,12 @@ class Guarded:
     @property
     def distribution(self) -> Tensor:
         """p (K,), on the simplex."""
-        level = self.cost.sort(descending=True).values[len(tenth_weights(len(self.cost))) - 1]
-        return tilted(self.base, self.cost.clamp_max(level), self.tilt, self.radius)
+        return tilted(self.base, self.cost, self.tilt, self.radius)
 
     def update(self, train: ClassStats, valid: ClassStats) -> None:
-        cost = class_cost(train.copy(), valid.copy(), self.counts, prior=self.prior, slack=self.slack)
+        train = train.copy()
+        cost = class_cost(train, valid.copy(), self.counts, prior=self.prior, slack=self.slack)
+        cost = heard(cost, train.mean("robust_correct"), self.base)
         self.cost.lerp_(cost, 1 - self.memory)
         self._write()
 
@@ -91,6 +93,18 @@ def class_cost(train: ClassStats, valid: ClassStats, counts: Tensor, *, prior: f
     guess = trained + gap * scale
     read = (images * held_out + prior * guess) / (images + prior)
     return torch.where(seen, torch.minimum(read, guess + slack), guess).clamp(0, 1)
+
+
+def heard(cost: Tensor, trained: Tensor, base: Tensor) -> Tensor:
+    """Costs (K,) drawn towards their mean where training does not fit a class: weight buys little there.
+
+    A class keeps its distance from the mean in proportion to its accuracy on training images (K,), all of it from
+    `FAR_BELOW` of the average on; the mean is over classes as far as they keep theirs.
+    """
+    enough = FAR_BELOW * (base * trained).sum()
+    kept = (trained / enough).clamp_max(1) if enough > 0 else torch.ones_like(trained)
+    mean = (base * kept * cost).sum() / (base * kept).sum()
+    return mean.lerp(cost, kept)
 
 
 def tilted(base: Tensor, cost: Tensor, tilt: float, radius: float) -> Tensor:
