@@ -34,12 +34,12 @@ def split(y: np.ndarray, k: int) -> Arrays:
     return members[:-held_out], members[-held_out:]
 
 
-def taper(x: np.ndarray, y: np.ndarray, draw: np.random.Generator) -> Arrays:
+def taper(x: np.ndarray, y: np.ndarray, draw: np.random.Generator, ratio: int = RATIO) -> Arrays:
     """An exponential profile over classes in random order; validation shrinks in proportion."""
     num_classes = int(y.max()) + 1
     keep = []
     for rank, k in enumerate(draw.permutation(num_classes)):
-        share = RATIO ** (-rank / (num_classes - 1))
+        share = ratio ** (-rank / (num_classes - 1))
         for part in split(y, int(k)):
             keep.append(part[: max(1, round(share * len(part)))])
     order = np.sort(np.concatenate(keep))

@@ -190,6 +190,32 @@ def test_variants_of_fashion_mini_keep_their_thin_validation() -> None:
         assert held_out(1002, config.valid_fraction, config.valid_min) == few
 
 
+def test_stress_changes_the_labels_that_it_says(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of images that are all different: what each variant keeps, and what it calls them."""
+    monkeypatch.syspath_prepend(str(Path(__file__).parents[2] / "tools"))
+    module = tool("make_stress")
+    y = np.arange(2200) % 10
+    arrays = {"class_names": np.array(list("abcdefghij"))}
+    for part in ("train", "test"):
+        arrays |= {f"x_{part}": np.arange(2200), f"y_{part}": y}
+    made = {name: module.make(name, arrays, np.random.default_rng(0)) for name in module.STRESS}
+    truth = {name: y[each["x_train"]] for name, each in made.items()}
+    wrong = {name: each["y_train"] != truth[name] for name, each in made.items()}
+    assert sorted(np.bincount(truth["two-wrong"][wrong["two-wrong"]], minlength=10))[-2:] == [88, 88]  # 40% of 220
+    assert wrong["label-noise"].mean() == pytest.approx(0.27, abs=0.03)
+    assert set(truth["twins"][wrong["twins"]]) == {module.TWIN}
+    assert set(made["twins"]["y_train"][wrong["twins"]]) == {10}
+    assert np.bincount(truth["junk"][wrong["junk"]]).tolist() == [11] * 10
+    assert np.unique(made["junk"]["y_test"]).tolist() == list(range(11))
+    assert not wrong["tail-100"].any()
+    assert (np.bincount(truth["tail-100"]).max(), np.bincount(truth["tail-100"]).min()) == (220, 3)
+    assert np.bincount(made["two-classes"]["y_train"]).tolist() == [220, 55]
+    assert np.bincount(made["two-classes"]["y_test"]).tolist() == [220, 220]
+    for name, each in made.items():
+        assert len(each["class_names"]) == each["y_train"].max() + 1
+        assert make_config(parse_toml(module.stress_recipe(name, Path("a.npz")), name)).valid_min == 0
+
+
 def test_glyphs_are_43_unbalanced_classes(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """A few of each, drawn twice; their npz and recipe open as any do."""
     module = tool("make_glyphs")
