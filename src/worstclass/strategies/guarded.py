@@ -61,10 +61,13 @@ class Guarded:
         """p (K,), on the simplex."""
         return tilted(self.base, self.cost, self.tilt, self.radius)
 
-    def update(self, train: ClassStats, valid: ClassStats) -> None:
-        train = train.copy()
-        cost = class_cost(train, valid.copy(), self.counts, prior=self.prior, slack=self.slack)
-        cost = heard(cost, train.mean("robust_correct"), self.base)
+    def update(self, train: ClassStats | None, valid: ClassStats) -> None:
+        """After an epoch; without a table of training images every class is heard, and validation stands in."""
+        valid = valid.copy()
+        fitted = stand_in(valid) if train is None else train.copy()
+        cost = class_cost(fitted, valid, self.counts, prior=self.prior, slack=self.slack)
+        if train is not None:
+            cost = heard(cost, fitted.mean("robust_correct"), self.base)
         self.cost.lerp_(cost, 1 - self.memory)
         self._write()
 
@@ -93,6 +96,16 @@ def class_cost(train: ClassStats, valid: ClassStats, counts: Tensor, *, prior: f
     guess = trained + gap * scale
     read = (images * held_out + prior * guess) / (images + prior)
     return torch.where(seen, torch.minimum(read, guess + slack), guess).clamp(0, 1)
+
+
+def stand_in(valid: ClassStats) -> ClassStats:
+    """A table in the place of training's: the held-out one with `PRIOR` samples more at the mean over classes."""
+    table = valid.copy()
+    for column in ("natural_correct", "robust_correct"):
+        mean = (valid.sums(column) / valid.counts)[valid.counts > 0].mean()
+        table.sums(column).add_(PRIOR * mean)
+    table.counts.add_(PRIOR)
+    return table
 
 
 def heard(cost: Tensor, trained: Tensor, base: Tensor) -> Tensor:

@@ -24,9 +24,6 @@ from worstclass.strategies.hedge import Hedge, class_costs, sample_weights
 
 Counts = Tensor | Sequence[float]
 
-PRIOR = 15
-"""Samples at the mean error that each group gets where no training errors were tallied."""
-
 
 class ClassHedge:
     """Worst-class training in your own loop, by WAT's learner.
@@ -190,7 +187,7 @@ class ClassGuard:
         tally, valid = drawn[:, :2], _table(*held_out.unbind(1))
         self._draws.count.copy_(drawn[:, 2])
         note = self._draws.end(self._by_group)
-        self._learner.update(_table(*tally.unbind(1)) if bool(tally.any()) else _stand_in(valid), valid)
+        self._learner.update(_table(*tally.unbind(1)) if bool(tally.any()) else None, valid)
         self._tally.zero_()
         self._by_group.copy_(self._learner.weights.natural)
         if note:
@@ -226,13 +223,6 @@ def _table(seen: Tensor, right: Tensor) -> ClassStats:
     for column in ("natural_correct", "robust_correct"):
         table.sums(column).copy_(right)
     return table
-
-
-def _stand_in(valid: ClassStats) -> ClassStats:
-    """A table in the place of training's: the held-out one with `PRIOR` samples more at the mean over groups."""
-    right = valid.sums("robust_correct")
-    mean = (right / valid.counts)[valid.counts > 0].mean()
-    return _table(valid.counts + PRIOR, right + PRIOR * mean)
 
 
 def _counts(class_counts: Any) -> Tensor:
