@@ -6,23 +6,17 @@ from typing import Any
 
 import pytest
 import torch
-from torch import nn
 
 import everything
-from odd_models import Viewing
-from short_plans import images, plan
 from tiny import assert_same_run, tiny_config, write_tiny_npz
 from worstclass.config.methods import METHODS
 from worstclass.data import open_source, split_validation
-from worstclass.models import SmallCNN, make_model
-from worstclass.objectives import Natural
+from worstclass.models import make_model
 from worstclass.runs.run import open_run
 from worstclass.runs.train import train_run
-from worstclass.strategies import uniform
 from worstclass.training import fit, new_state
 from worstclass.training.checkpoint import take_state
 from worstclass.training.engine import Engine
-from worstclass.training.prepare import prepare
 
 
 @pytest.fixture(scope="module")
@@ -124,23 +118,3 @@ def test_compiled_a_run_is_the_same(method: str, data: Path, tmp_path: Path, mon
     for one, other in zip(*records, strict=True):
         assert torch.allclose(one.train.table, other.train.table, rtol=1e-9)
         assert torch.allclose(one.valid.table, other.valid.table, rtol=1e-9)
-
-
-@pytest.mark.parametrize(
-    ("model", "wanted"),
-    [
-        (SmallCNN(3, 1), torch.channels_last),
-        (Viewing(3, 1, 8), torch.contiguous_format),
-        (nn.Sequential(nn.Flatten(), nn.Linear(64, 3)), torch.channels_last),
-    ],
-    ids=["small-cnn", "view", "linear"],
-)
-def test_networks_are_laid_out_as_their_code_takes_images(model: nn.Module, wanted: torch.memory_format) -> None:
-    the_plan, state = plan(), torch.get_rng_state()
-    work = prepare(new_state(model, uniform(3), the_plan), images(), images(9), Natural(), the_plan, Engine())
-    assert work.step.memory_format == wanted
-    assert work.valid_step.memory_format == wanted
-    assert all(p.is_contiguous(memory_format=wanted) for p in model.parameters() if p.dim() == 4)
-    assert torch.equal(torch.get_rng_state(), state)
-    work.take(the_plan.at(1))(torch.arange(16))
-    assert work.step.stats.counts.sum() == 16

@@ -161,9 +161,9 @@ def test_a_class_is_heard_as_far_as_training_fits_it() -> None:
     assert 0 < kept[2] < 1
 
 
-def test_where_training_fits_nothing_costs_stay() -> None:
-    cost, base = torch.tensor([0.9, 1.0, 0.8]), torch.full((3,), 1 / 3)
-    assert torch.equal(heard(cost, torch.zeros(3), base), cost)
+def test_where_training_fits_nothing_no_class_is_raised() -> None:
+    cost = heard(torch.tensor([0.9, 1.0, 0.8]), torch.zeros(3), torch.full((3,), 1 / 3))
+    assert cost.unique().numel() == 1
 
 
 @given(history=histories(), balanced=st.booleans())
@@ -174,8 +174,6 @@ def test_what_training_never_fits_is_never_raised(
     strategy = Guarded(torch.tensor(counts), balanced=balanced)
     for train, valid in epochs:
         train.sums("robust_correct")[0] = 0
-        train.sums("robust_correct")[1] += 1  # training fits something
-        train.counts[1] += 1
         strategy.update(train, valid)
         assert float(strategy.distribution[0]) <= float(strategy.base[0]) * (1 + 1e-6)
 

@@ -184,8 +184,8 @@ def _shared_copy(model: Classifier) -> Classifier:
 def _take_any_layout(graph: fx.Graph) -> None:
     """`view` raises where channels come last; `reshape` is the same function of any layout."""
     for node in graph.nodes:
-        if node.op == "call_method" and node.target == "view" and not isinstance(node.args[-1], torch.dtype):
-            node.target = "reshape"
+        if node.op == "call_method" and node.target == "view" and not node.kwargs:
+            node.target = "view" if isinstance(node.args[-1], torch.dtype) else "reshape"
 
 
 def _fold_norms(graph: fx.Graph, model: Classifier, shared: Classifier, dtype: torch.dtype | None) -> None:

@@ -67,7 +67,7 @@ class Guarded:
         fitted = stand_in(valid) if train is None else train.copy()
         cost = class_cost(fitted, valid, self.counts, prior=self.prior, slack=self.slack)
         if train is not None:
-            cost = heard(cost, fitted.mean("robust_correct"), self.base)
+            cost = heard(cost, fitted.sums("robust_correct") / fitted.counts.clamp_min(1), self.base)
         self.cost.lerp_(cost, 1 - self.memory)
         self._write()
 
@@ -112,10 +112,13 @@ def heard(cost: Tensor, trained: Tensor, base: Tensor) -> Tensor:
     """Costs (K,) drawn towards their mean where training does not fit a class: weight buys little there.
 
     A class keeps its distance from the mean in proportion to its accuracy on training images (K,), all of it from
-    `FAR_BELOW` of the average on; the mean is over classes as far as they keep theirs.
+    `FAR_BELOW` of the average on; the mean is over classes as far as they keep theirs. Where training fits nothing, all
+    costs are alike.
     """
     enough = FAR_BELOW * (base * trained).sum()
-    kept = (trained / enough).clamp_max(1) if enough > 0 else torch.ones_like(trained)
+    if not enough > 0:
+        return torch.zeros_like(cost)
+    kept = (trained / enough).clamp_max(1)
     mean = (base * kept * cost).sum() / (base * kept).sum()
     return mean.lerp(cost, kept)
 

@@ -103,6 +103,10 @@ class Engine:
         """Whether this torch can do it: kernels that are compiled can be chosen without measuring from 2.10 on."""
         return not (self.fast and self.deterministic) or hasattr(_compiler(), "deterministic")
 
+    @property
+    def memory_format(self) -> torch.memory_format:
+        return torch.channels_last if self.fast else torch.contiguous_format
+
     def autocast(self, device: torch.device) -> AbstractContextManager[object]:
         """bfloat16 inside, if asked for; the networks keep their heads in full precision."""
         return torch.autocast(device.type, torch.bfloat16, enabled=self.precision == "bf16", cache_enabled=False)
@@ -131,7 +135,7 @@ class Engine:
         *,
         on_fallback: Callable[[str], None] = warnings.warn,
     ) -> Callable[[], Classifier]:
-        """A function that gives the model as attacks see it now; `x` are a few images, laid out as the steps have them.
+        """A function that gives the model as attacks see it now; `x` are a few images.
 
         Attacks see it in evaluation mode; for speed, and in bfloat16 so as not to round the images, it is folded where
         it can be, anew whenever it is asked for.
@@ -139,6 +143,7 @@ class Engine:
         low = torch.bfloat16 if self.precision == "bf16" else None
         if not self.fast and low is None:
             return lambda: model
+        x = x.contiguous(memory_format=self.memory_format)
         folded = fold(model.eval(), x, dtype=low, fuse=self.fast)
         if folded is None and self.fast:  # perhaps only a fused kernel is missing
             folded = fold(model, x, dtype=low)

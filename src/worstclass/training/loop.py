@@ -148,7 +148,7 @@ def validate(
     step = ValidStep(
         attacked=lambda: model,
         context=engine.autocast,
-        memory_format=torch.contiguous_format,
+        memory_format=engine.memory_format,
         objective=objective,
         attack=attack,
         data=images,

@@ -83,7 +83,7 @@ def prepare(
             f"{batch_size} images are not an even batch for {team.size} processes: going on with the eager engine."
         )
         engine = replace(engine, fast=False)
-    memory_format = _lay_out(state, to_float(valid.x[:1]).to(device))
+    _lay_out(state, engine)
     share(state.model, team)
     feed, valid_feed = (
         make_feed(images, device, window=size, limit=data_limit)
@@ -93,7 +93,7 @@ def prepare(
         raise UserError("this method draws images by class, and needs all training images in the device's memory.")
     try:
         with engine.settings(device):
-            return _prepare(state, feed, valid_feed, objective, plan, engine, memory_format, team, on_fallback)
+            return _prepare(state, feed, valid_feed, objective, plan, engine, team, on_fallback)
     except UserError:
         raise
     except Exception as error:  # compilers and captures fail in many ways
@@ -104,8 +104,9 @@ def prepare(
             raise UserError(f"the fast engine cannot take this model ({reason}): use --engine eager.") from error
         on_fallback(f"the fast engine cannot take this model ({reason}): going on with the eager one.")
         engine = replace(engine, fast=False)
+        _lay_out(state, engine)
         with engine.settings(device):
-            return _prepare(state, feed, valid_feed, objective, plan, engine, memory_format, team, on_fallback)
+            return _prepare(state, feed, valid_feed, objective, plan, engine, team, on_fallback)
 
 
 def check_data(train: Images, valid: Images, num_classes: int) -> None:
@@ -127,22 +128,9 @@ def check_batch(batch_size: int, team: Team) -> None:
         raise UserError(f"a batch of {batch_size} images cannot be split over {team.size} processes.")
 
 
-def _lay_out(state: State, x: Tensor) -> torch.memory_format:
-    """Lay out the networks as images will be: channels_last, in which convolutions are fastest, where the model's own
-    code takes `x` so. `view`, for one, may not."""
-    try:
-        with torch.no_grad(), torch.random.fork_rng():
-            _to(state, torch.channels_last)
-            state.model.eval()(x.contiguous(memory_format=torch.channels_last))
-        return torch.channels_last
-    except RuntimeError:
-        _to(state, torch.contiguous_format)
-        return torch.contiguous_format
-
-
-def _to(state: State, memory_format: torch.memory_format) -> None:
+def _lay_out(state: State, engine: Engine) -> None:
     for model in (state.model, state.shipped):
-        model.to(memory_format=memory_format)  # type: ignore[call-overload]  # torch's stub lacks it
+        model.to(memory_format=engine.memory_format)  # type: ignore[call-overload]  # torch's stub lacks it
     state.optimizer.lay_out()
 
 
@@ -153,20 +141,19 @@ def _prepare(
     objective: Objective,
     plan: Plan,
     engine: Engine,
-    memory_format: torch.memory_format,
     team: Team,
     on_fallback: Callable[[str], None],
 ) -> Work:
     train, valid = feed.images, valid_feed.images
     device, weights = train.y.device, state.strategy.weights
-    few = to_float(valid.x[: plan.valid_batch_size]).contiguous(memory_format=memory_format)
+    few = to_float(valid.x[: plan.valid_batch_size])
     state.table.team = team
     step = TrainStep(
         model=state.model,
         losses=engine.losses(state.model, objective),
         attacked=engine.attacked(state.model, few, on_fallback=on_fallback),
         context=engine.context,
-        memory_format=memory_format,
+        memory_format=engine.memory_format,
         optimizer=state.optimizer,
         objective=objective,
         strategy=state.strategy,
@@ -184,7 +171,7 @@ def _prepare(
     valid_step = ValidStep(
         attacked=step.attacked if state.average is None else engine.attacked(state.shipped, few, on_fallback=_silence),
         context=engine.autocast,
-        memory_format=memory_format,
+        memory_format=engine.memory_format,
         objective=objective,
         attack=plan.valid_attack,
         data=valid,
