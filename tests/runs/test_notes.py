@@ -24,6 +24,7 @@ from worstclass.runs.notes import (
     lift,
     misplaced,
     training_notes,
+    unlearned,
     unresponsive,
     variance,
 )
@@ -280,3 +281,35 @@ def test_the_worst_tenth_is_judged_by_all_its_images() -> None:
         assert (said is not None) == chance
         assert said is None or "by the worst tenth's 80 validation images 9 of the other 9" in said
         assert "by the worst class's 20 " in training_notes(log, data, "worst-accuracy")["selection"]
+
+
+# --- nothing learned ---
+
+
+@given(st.integers(2, 200), st.integers(1, 500), st.data())
+def test_a_constant_answer_has_learned_nothing(num_classes: int, images: int, data: st.DataObject) -> None:
+    """It has one class right and a mean over classes of 1/K, whichever it is, and whichever it is next."""
+    answers = data.draw(st.lists(st.integers(0, num_classes - 1), min_size=5, max_size=8))
+    constant, held_out = np.eye(num_classes)[answers], np.full(num_classes, float(images))
+    assert unlearned(constant, held_out)
+    assert not unlearned(constant[:4], held_out)
+
+
+def test_what_chance_explains_is_nothing_learned() -> None:
+    """1.96 standard errors of K classes of n images: 4.2 points for 10 classes of 20."""
+    limit = 0.1 + 1.96 * math.sqrt(0.1 * 0.9 / 200)
+    images = np.full(10, 20.0)
+    assert unlearned(np.full((5, 10), limit - 1e-6), images)
+    assert not unlearned(np.full((5, 10), limit + 1e-6), images)
+    late = np.concatenate([np.full((5, 10), 0.1), np.full((5, 10), 0.5)])
+    assert not unlearned(late, images)
+
+
+def test_a_run_that_learns_nothing_is_told_so() -> None:
+    weights, learnt = [1.0] * 10, [0.4] * 10
+    log = [line(weights, [0.1] * 10, epoch=e, class_natural_accuracy=[0.0] * 9 + [1.0]) for e in range(1, 6)]
+    said = training_notes(log, about([100] * 10, [20] * 10), "last")
+    assert list(said) == ["unlearned"]
+    assert "10.0% of clean validation images" in said["unlearned"]
+    log = [*log, *(line(weights, [0.3] * 10, epoch=e, class_natural_accuracy=learnt) for e in range(6, 11))]
+    assert not training_notes(log, about([100] * 10, [20] * 10), "last")

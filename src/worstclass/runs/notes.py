@@ -1,4 +1,5 @@
-"""What a log says against its run: weight on few classes, or in vain, or on strong ones; an epoch chosen by chance.
+"""What a log says against its run: weight on few classes, or in vain, or on strong ones; an epoch chosen by chance;
+nothing learned.
 
 Everything follows from the lines of a log and from run.json: it can be said while a run goes on, at its end, and of a
 run from before. A class of n validation images has an accuracy p with variance p (1 - p) / n, where p is counted
@@ -11,6 +12,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from worstclass.metrics.percentages import percent
 from worstclass.metrics.tail import tenth_weights, worst_tenths
 from worstclass.runs.selection import is_validated
 from worstclass.strategies.guarded import FAR_BELOW
@@ -116,6 +118,15 @@ def as_good_as_selected(worst: ArrayLike, selected: int, images: ArrayLike) -> i
     return int(alike.sum()) - 1
 
 
+def unlearned(accuracy: Floats, images: Floats) -> bool:
+    """Whether natural accuracies (T, K) of the last `PATIENCE` epochs, the mean over classes, are no better than those
+    of a constant answer, 1/K, shown beyond `SURE` standard errors of one epoch's validation images (K,)."""
+    epochs, num_classes = accuracy.shape
+    chance = 1 / num_classes
+    error = np.sqrt((chance * (1 - chance) / np.maximum(images, 1)).sum()) / num_classes
+    return epochs >= PATIENCE and bool(accuracy[-PATIENCE:].mean() <= chance + SURE * error)
+
+
 def training_notes(
     log: Sequence[Line], about: Mapping[str, Any], select: str, *, averaged: bool = False
 ) -> dict[str, str]:
@@ -159,6 +170,12 @@ def training_notes(
         notes[f"misplaced {k}"] = f"'{names[k]}' has a high weight but is not weak: {describe(k)}"
     accuracy = accuracy[[is_validated(line) for line in log]]  # an epoch without validation could not be chosen
     log = [line for line in log if is_validated(line)]
+    natural = np.array([line.get("class_natural_accuracy", []) for line in log])
+    if natural.size and unlearned(natural, images):
+        notes["unlearned"] = (
+            f"nothing is learned: {percent(natural[-PATIENCE:].mean())}% of clean validation images are right (mean "
+            f"over classes), a constant answer has {percent(1 / len(names))}%. Lower lr or eps, or fork a trained run."
+        )
     chosen = [index for index, line in enumerate(log) if line["selected"]]
     if not averaged and select.startswith("worst") and chosen and len(log) >= 2 * PATIENCE:
         count = len(tenth_weights(len(names))) if select == "worst-tenth" else 1
