@@ -5,6 +5,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 from tiny import tiny_config, write_tiny_npz
@@ -12,7 +13,7 @@ from worstclass.cli import main as cli
 from worstclass.config.keys import Config
 from worstclass.config.recipe import load_config, to_toml
 from worstclass.data import Images, mirror_pairs, validation_shift
-from worstclass.data.checks import descriptors
+from worstclass.data.checks import SIDE, small_copies
 from worstclass.errors import UserError
 from worstclass.evaluation.data_check import (
     check_data,
@@ -78,7 +79,7 @@ def test_copies_across_the_parts() -> None:
 
 def test_near_is_by_the_nearest() -> None:
     """Against all distances, one by one."""
-    one, other = descriptors(noise(50, 1, 8)), descriptors(noise(40, 2, 8))
+    one, other = (small_copies(noise(count, seed, 8)).flatten(1) for count, seed in ((50, 1), (40, 2)))
     other[:7] = one[:7] + 0.01
     apart = torch.cdist(other.double(), one.double()) / one.shape[1] ** 0.5
     assert near_duplicates(one, other) == int((apart.amin(1) <= 0.02).sum()) == 7
@@ -269,6 +270,15 @@ def arrows(count: int, *, seed: int = 0) -> tuple[torch.Tensor, torch.Tensor]:
     x[y == 1, :, :, x.shape[3] // 2 :] += 120
     x[y == 2, :, : x.shape[2] // 2] += 120
     return x.to(torch.uint8), y
+
+
+@pytest.mark.parametrize("size", [(32, 32), (14, 28), (8, 30), (9, 12)])
+def test_small_copies_are_averages_and_of_a_mirror_image_the_mirror_image(size: tuple[int, int]) -> None:
+    x = torch.randint(0, 256, (5, 3, *size), generator=torch.Generator().manual_seed(0)).to(torch.uint8)
+    small = small_copies(x)
+    expected = F.adaptive_avg_pool2d(x / 255, SIDE) if max(size) > SIDE else x / 255
+    torch.testing.assert_close(small, expected)
+    torch.testing.assert_close(small_copies(x.flip(-1)), small.flip(-1))
 
 
 def test_classes_that_are_mirror_images_are_found() -> None:

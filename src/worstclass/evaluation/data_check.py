@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from worstclass.data import Images, exact_duplicates, held_out, validation_shift
-from worstclass.data.checks import BLOCK, descriptors, mirror_pairs, quick_predictions
+from worstclass.data.checks import BLOCK, mirror_pairs, quick_predictions, small_copies
 from worstclass.errors import UserError
 from worstclass.metrics.measures import binomial_interval
 
@@ -46,7 +46,7 @@ def check_data(parts: Mapping[str, Images], class_names: Sequence[str]) -> DataC
         raise UserError(differing[0])
     counts = {name: images.class_counts(num_classes).tolist() for name, images in parts.items()}
     exact, conflicts = exact_duplicates(parts)
-    small = {name: descriptors(images.x) for name, images in parts.items()}
+    small = {name: small_copies(images.x).flatten(1) for name, images in parts.items()}
     pairs = list(combinations(parts, 2))
     near = {pair: near_duplicates(small[pair[0]], small[pair[1]]) - exact[pair] for pair in pairs}
     found = DataCheck(
@@ -83,7 +83,8 @@ def disputed_labels(small: Tensor, y: Tensor, num_classes: int) -> Tensor:
 
     It is a weak model: a class stands out only beside the others.
     """
-    wrong = (quick_predictions(small, small, y, num_classes) != y).double()
+    (found,) = quick_predictions(small, y, num_classes, small)
+    wrong = (found != y).double()
     total = torch.bincount(y, minlength=num_classes).clamp_min(1)
     return torch.zeros(num_classes, dtype=torch.float64).index_add(0, y, wrong) / total
 
