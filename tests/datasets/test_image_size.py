@@ -208,6 +208,18 @@ def test_a_broken_file_is_one_line(case: str, name: str, tmp_path: Path) -> None
     assert text.startswith(f"{tmp_path / 'train' / 'b' / name} {message}")
 
 
+@pytest.mark.parametrize("size", [None, 8])
+def test_all_broken_files_are_named_at_once(size: int | None, tmp_path: Path) -> None:
+    write(tmp_path, {f"train/{k}/{i}.png": noise(6, 6) for k in "ab" for i in range(12)})
+    broken = [tmp_path / "train" / f"{k}/{i}.png" for k in "ab" for i in (3, 7, 9)]
+    for count, file in enumerate(broken, 1):
+        file.write_bytes(b"GIF? no")
+        text = one_line(lambda: read(tmp_path, image_size=size))
+        assert text.startswith(f"{broken[0]} is not a readable image")
+        end = f" {count} of 24 images cannot be read: {', '.join(map(str, broken[:count]))}"
+        assert text.endswith(end) == (count > 1)
+
+
 def test_images_of_several_sizes_name_the_remedy(tmp_path: Path) -> None:
     data = write(tmp_path, {f"train/{k}/{i}.png": noise(4 + i, 9) for k in "ab" for i in range(5)})
     text = one_line(lambda: read(tmp_path))

@@ -305,3 +305,11 @@ def test_a_rate_of_sgd_for_adamw_is_told(optimizer: str, lr: float, told: bool, 
     config = tiny_config(write_tiny_npz(tmp_path / "tiny.npz"), optimizer=optimizer, lr=lr)
     lines = start_notes(started(config, tmp_path / "run"))
     assert any("is a rate for SGD: AdamW usually takes 1e-3." in line for line in lines) == told
+
+
+@pytest.mark.parametrize(("eps", "norm", "told"), [(0.5, "linf", "L-inf"), (0.4, "linf", None), (0.05, "l2", "L2")])
+def test_a_radius_that_is_seldom_meant_is_told_of(eps: float, norm: str, told: str | None, tmp_path: Path) -> None:
+    config = tiny_config(write_tiny_npz(tmp_path / "tiny.npz"), eps=eps, norm=norm, attack_step_size=0.3)
+    lines = [line for line in start_notes(started(config, tmp_path / "run")) if " radius of " in line]
+    assert len(lines) == (told is not None)
+    assert told is None or told in lines[0]

@@ -16,7 +16,7 @@ from worstclass.evaluation.checks import CHECKED_IMAGES, SQUASHED, UNLIKELY, Fin
 from worstclass.evaluation.evaluate import as_input
 from worstclass.inputs.images import check_first_label, check_labels, check_logits, kept_as_is
 from worstclass.inputs.names import BLACK_BOX
-from worstclass.inputs.radius import show_radius
+from worstclass.inputs.radius import radius_notes
 from worstclass.metrics.measures import per_class_accuracy
 from worstclass.metrics.percentages import percent
 from worstclass.models import Normalized
@@ -26,8 +26,6 @@ DARK = 0.02  # images whose brightest pixel is below were divided by 255 twice
 LOG_PROBABILITY = 1e-4
 REPEATED = 0.01  # a few copies, as public data have them, change no interval
 REORDERED = 0.1  # of the images right by another order of the classes: fewer are two classes that look alike
-LARGE_LINF = 0.5
-SMALL_L2 = 0.1  # 0.5 is customary for 32x32 images
 OF_THE_MODEL = ("deterministic", "one-by-one", "no-inner-gradients", "evaluation-mode")  # findings to warn of
 
 
@@ -103,11 +101,7 @@ def preflight(
         *_images(some, images, num_classes),
         *_shape(model, x),
     ]
-    if norm == "linf" and eps >= LARGE_LINF:
-        text = f"within an L-inf radius of {show_radius(eps)} every image can become one grey: no model holds there."
-        lines.append(Line("radius", f"{text} Did you mean norm='l2', or a radius such as 8/255?"))
-    if norm == "l2" and eps < SMALL_L2:
-        lines.append(Line("radius", f"an L2 radius of {show_radius(eps)} is small; 0.5 is customary for 32x32 images."))
+    lines += [Line("radius", text) for text in radius_notes(eps, norm)]
     return sorted(lines, key=lambda line: not line.error)
 
 

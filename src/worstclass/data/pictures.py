@@ -37,6 +37,7 @@ TURNS = {
 THREADS = 4  # each may hold a picture of MAX_PIXELS
 ENLARGED = 2  # times, above which it is told
 SHOWN = 3  # sizes, at most, in a sentence
+NAMED = 10  # files
 SIZE_REMEDY = "--set image_size=64"
 INTERVAL = 10.0  # seconds between two lines of the log
 _log = logging.getLogger(__name__)
@@ -60,13 +61,21 @@ class Picture(NamedTuple):
 
 
 def read_pictures(files: Sequence[Path], size: int | None) -> Generator[Picture, None, None]:
-    """The pictures in files, in their order, cut and resized to a square of `size` pixels a side if that is given."""
-    with _careful():
-        if size is None:
-            yield from map(_read_file, files)
-            return
-        with ThreadPoolExecutor(min(THREADS, os.cpu_count() or 1)) as pool:  # decoding leaves the interpreter free
-            yield from pool.map(lambda file: _read_file(file, size), files)
+    """The pictures in files, in their order, cut and resized to a square of `size` pixels a side if that is given. The
+    error for one that cannot be read names the others."""
+    with _careful(), ThreadPoolExecutor(min(THREADS, os.cpu_count() or 1)) as pool:
+        try:
+            if size is None:
+                yield from map(_read_file, files)
+            else:
+                yield from pool.map(lambda file: _read_file(file, size), files)  # decoding leaves the interpreter free
+        except UserError as error:
+            fine = pool.map(lambda file: _is_readable(file, size), files)
+            broken = [file for file, readable in zip(files, fine, strict=True) if not readable]
+            if len(broken) < 2:
+                raise
+            names = ", ".join(str(file) for file in broken[:NAMED]) + (", ..." if len(broken) > NAMED else "")
+            raise UserError(f"{error} {len(broken)} of {len(files)} images cannot be read: {names}") from None
 
 
 def make_picture(image: "Image.Image", size: int | None, where: object) -> Picture:
@@ -170,6 +179,14 @@ def _read_file(file: Path, size: int | None = None) -> Picture:
             raise ValueError(f"{image.width} x {image.height} pixels are more than {MAX_PIXELS}")
         image.load()
         return make_picture(image, size, file)
+
+
+def _is_readable(file: Path, size: int | None) -> bool:
+    try:
+        _read_file(file, size)
+    except UserError:
+        return False
+    return True
 
 
 def _orientation(image: "Image.Image") -> int:

@@ -11,6 +11,7 @@ from worstclass.evaluation.data_check import (
     split_note,
 )
 from worstclass.inputs.names import RESIZED, data_kind
+from worstclass.inputs.radius import radius_notes
 from worstclass.runs.notes import average_notes, training_notes
 from worstclass.runs.run import Run
 
@@ -23,7 +24,9 @@ def start_notes(run: Run) -> list[str]:
     counts = run.about.get("class_counts", {})
     if not {"train", "valid"} <= set(counts):
         return []
-    lines = rate_note(run) + list(run.about.get("data_notes", []))  # the latter: what was left out or enlarged
+    lines = (
+        rate_note(run) + radius_note(run) + list(run.about.get("data_notes", []))
+    )  # the latter: what was left out or enlarged
     lines += name_note(run.class_names) + split_note(counts, run.config.valid_fraction)
     lines += count_notes(run.class_names, counts)
     if shape := run.about.get("test_shape"):
@@ -41,6 +44,11 @@ def rate_note(run: Run) -> list[str]:
     if run.config.optimizer != "adamw" or run.config.lr < FAST:
         return []
     return [f"lr = {run.config.lr:g} is a rate for SGD: AdamW usually takes 1e-3."]
+
+
+def radius_note(run: Run) -> list[str]:
+    """A radius that was hardly meant; of a run that is not attacked in training it is where it is validated."""
+    return radius_notes(run.config.eps, run.config.norm)
 
 
 def cost_note(run: Run) -> list[str]:

@@ -7,6 +7,8 @@ from typing import Any
 
 from worstclass.errors import UserError, shown
 
+LARGE_LINF, SMALL_L2 = 0.5, 0.1
+
 
 def trades_step(eps: float) -> float:
     """The step of the attack in training: TRADES's 0.007 at eps = 8/255, exactly, and in proportion elsewhere."""
@@ -29,6 +31,18 @@ def same_radius(one: float, other: float) -> bool:
 def show_radii(text: str) -> str:
     """A text such as an attack's `repr`, with the radius of every `eps=...` in it written by `show_radius`."""
     return re.sub(r"\beps=([0-9.]+(?:e-?[0-9]+)?)", lambda found: f"eps={show_radius(float(found[1]))}", text)
+
+
+def radius_notes(eps: float, norm: str) -> list[str]:
+    """What to know of a radius that is allowed, but seldom meant."""
+    if norm == "linf" and eps >= LARGE_LINF:
+        return [
+            f"within an L-inf radius of {show_radius(eps)} every image can become one grey: no model holds there. "
+            "Did you mean norm='l2', or a radius such as 8/255?"
+        ]
+    if norm == "l2" and eps < SMALL_L2:
+        return [f"an L2 radius of {show_radius(eps)} is small; 0.5 is customary for 32x32 images."]
+    return []
 
 
 def check_radius(eps: Any, norm: str = "linf") -> float:
