@@ -44,6 +44,16 @@ def loader(part):
 def test_images():
     return arrays("test")
 
+def fewer(part):
+    x, y = arrays(part)
+    keep = (y < 2) | (part == "train")
+    return x[keep], y[keep]
+
+def misnamed(part):
+    data = loader(part).dataset
+    data.classes = ["row 0", "row 1"]
+    return data
+
 def number():
     return 3
 """
@@ -84,6 +94,15 @@ def test_a_factory_without_parts_is_not_trained_on(here: Path) -> None:
         source.read("train")
     with pytest.raises(UserError, match="must be a Dataset, a DataLoader or a pair"):
         open_source("their_images.py:number")
+
+
+@pytest.mark.parametrize(("factory", "where"), [("fewer", "test labels end"), ("misnamed", "its `classes` end")])
+def test_a_class_that_is_not_counted_is_told_of(factory: str, where: str, here: Path) -> None:
+    """Classes are counted in the test part, or named: a label beyond them is not just out of range."""
+    source = open_source(f"their_images.py:{factory}")
+    assert source.num_classes == 2
+    with pytest.raises(UserError, match=f"train labels go up to 2, but {where} at 1. Give all classes"):
+        source.read("train")
 
 
 def test_a_recipe_needs_consent_for_data_that_run_code(here: Path) -> None:

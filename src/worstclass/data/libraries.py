@@ -134,9 +134,21 @@ def _source(name: str, load: Callable[[Part], Any], image_size: int | None = Non
         known = known_labels(load("test"))
         return reader.read("test").y if known is None else known
 
+    def read(part: Part) -> Images:
+        images = reader.read(part)
+        last = int(images.y.max()) if len(images) else 0
+        if last >= len(names):
+            counted = "test labels end" if known_names is None else "its `classes` end"
+            raise UserError(
+                f"data '{name}': {part} labels go up to {last}, but {counted} at {len(names) - 1}. Give all classes: "
+                "return a Dataset with the attribute `classes`, their names."
+            )
+        return images
+
     data = load("test")
-    names = _class_names(names_of(getattr(data, "dataset", data)), labels, name)
-    return Source(name, names, reader.read, notes=reader.notes)
+    known_names = names_of(getattr(data, "dataset", data))
+    names = _class_names(known_names, labels, name)
+    return Source(name, names, read, notes=reader.notes)
 
 
 class _Reader:
