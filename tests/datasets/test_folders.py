@@ -185,9 +185,9 @@ def test_a_class_of_unknown_kinds_alone_is_named(root: str, tmp_path: Path) -> N
 
 
 def test_a_folder_beside_the_parts_is_told(tmp_path: Path) -> None:
-    """Who has a val/ takes it for the validation images."""
+    """Who has an extra/ may take it for a part."""
     source = open_source(
-        write(tmp_path, {f"{part}/{name}": RED for part in ("train", "val", "test") for name in PHOTOS})
+        write(tmp_path, {f"{part}/{name}": RED for part in ("train", "extra", "test") for name in PHOTOS})
     )
-    told = f"{tmp_path} also holds val/, which is not read: validation images are taken out of train/."
+    told = f"{tmp_path} also holds extra/, which is not read: validation images are taken out of train/."
     assert (source.notes("train"), source.notes(), source.notes("test")) == ([told], [told], [])

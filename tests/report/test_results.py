@@ -84,6 +84,10 @@ def test_the_numbers_beside_the_page(tmp_path: Path) -> None:
     lines, published = (list(csv.reader(text.splitlines())) for text in (fresh, (ROOT / "leaderboard.csv").read_text()))
     assert {line[0] for line in lines[1:]} == {*COLUMNS}
     assert [line[:4] for line in lines] == [line[:4] for line in published]
+    assert [line[10] for line in lines] == [line[10] for line in published]
+    unlike = {line[1]: line[10] for line in lines[1:]}
+    assert unlike["TRADES"] == unlike["WAT (reference)"] == ""
+    assert unlike["WAT + EMA"] == "average (ema, not none)"
     for line, other in zip(lines[1:], published[1:], strict=True):
         for one, same in zip(line[4:9], other[4:9], strict=True):
             assert (one == same == "") or float(one) == pytest.approx(float(same), abs=1e-6)

@@ -33,15 +33,16 @@ def data_command(
     if not 0 < valid_fraction < 1:
         raise UserError("--valid-fraction must be between 0 and 1.")
 
-    from worstclass.data import open_source, split_validation
+    from worstclass.data import open_source
     from worstclass.evaluation.data_check import check_data, split_note
 
     with own_options():
         source = open_source(data, image_size=image_size, test_fraction=test_fraction, data_dir=data_dir)
-        images, names = source.read("train"), source.class_names
-        train, valid = split_validation(images, len(names), valid_fraction, valid_min, class_names=names)
+        images = source.read("train")
+        train, valid = source.split(images, valid_fraction, valid_min)
         test = source.read("test")
-    found = check_data({"train": train, "valid": valid, "test": test}, source.class_names)
+    own = source.validation() is not None
+    found = check_data({"train": train, "valid": valid, "test": test}, source.class_names, own_validation=own)
     table = Table("Class", "Training", "Validation", "", "Test", "Disputed %", title=Text(visible(data)))
     order = sorted(range(source.num_classes), key=lambda k: found.counts["train"][k])
     for k in order if len(order) <= ROWS else order[:ROWS]:
@@ -57,7 +58,7 @@ def data_command(
         say(f"The {ROWS} smallest of {len(order)} classes.")
     say("+-: half-width of the 95% interval of an accuracy of 50% on the validation images.")
     say("Disputed: training images that a simple classifier assigns to other classes.")
-    notes = source.notes() + split_note(found.counts, valid_fraction) + found.notes
+    notes = source.notes() + split_note(found.counts, valid_fraction, own=own) + found.notes
     for line in notes:
         say(f"Note: {line}")
     if not notes:

@@ -14,7 +14,7 @@ from worstclass.cli.stopping import Stop
 from worstclass.config.keys import Config
 from worstclass.errors import exit_code
 from worstclass.evaluation.evaluate import Event
-from worstclass.evaluation.run_notes import cost_note, run_notes, start_notes
+from worstclass.evaluation.run_notes import cost_note, run_notes, start_notes, time_note
 from worstclass.evaluation.targets import PART, PROGRESS, Target, evaluate_target
 from worstclass.execution.distributed import ALONE, Team
 from worstclass.inputs.names import RECIPE
@@ -65,9 +65,10 @@ def train_with_progress(
 
             def on_start(run: Run) -> None:
                 notes.start(run)
-                for note in cost_note(run) + start_notes(run):
-                    say(f"Note: {note}")
                 epoch, done, steps = first_step(run, resumed=resume)
+                long = time_note(run, epoch - 1) if device.type == "cpu" and team.alone else []
+                for note in cost_note(run) + long + start_notes(run):
+                    say(f"Note: {note}")
                 if epoch <= config.epochs:  # the first step may take minutes
                     progress.begin(f"{of.method} epoch {epoch}/{config.epochs}", done, steps)
 

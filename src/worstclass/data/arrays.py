@@ -1,12 +1,14 @@
-"""Data in one .npz file: x_train, y_train, x_test, y_test; class_names and layout if it likes. No pickle is read."""
+"""Data in one .npz file: x_train, y_train, x_test, y_test; x_valid, y_valid, class_names and layout if it likes. No
+pickle is read."""
 
 from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
 import torch
+from torch import Tensor
 
-from worstclass.data.images import Images, check_class_names
+from worstclass.data.images import Images, check_class_names, join, joined_mask
 from worstclass.errors import UserError, choose
 from worstclass.files import Npz, clean_errors
 
@@ -29,7 +31,26 @@ def read_npz_names(path: Path) -> tuple[str, ...]:
 
 
 def read_npz(path: Path, part: Literal["train", "test"]) -> Images:
-    """The part's images, (N, H, W), (N, H, W, C) or (N, C, H, W) as uint8, and their labels.
+    """The part's images and their labels; those of x_valid, if there are any, come after those of x_train."""
+    images = _read_part(path, part)
+    if part == "test" or npz_validation(path) is None:
+        return images
+    return join(images, _read_part(path, "valid"), path)
+
+
+def npz_validation(path: Path) -> Tensor | None:
+    """Which images of the training part are those of x_valid, a mask; None where the file has none."""
+    with Npz(path) as archive:
+        if "x_valid" not in archive.names:
+            return None
+        shapes = [archive.shape(name) for name in ("x_train", "x_valid")]
+    if not all(shapes):
+        raise UserError(f"{path}: x_train and x_valid must be images, not single numbers.")
+    return joined_mask(*(shape[0] for shape in shapes))
+
+
+def _read_part(path: Path, part: str) -> Images:
+    """Images, (N, H, W), (N, H, W, C) or (N, C, H, W) as uint8, and their labels.
 
     Channels are the axis of size 1, 3 or 4. Where both axes have such a size, `layout` in the file must say which.
     """

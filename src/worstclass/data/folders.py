@@ -1,4 +1,4 @@
-"""Data as image files: a folder for each class in PATH/train and in PATH/test, or in PATH itself."""
+"""Data as image files: a folder for each class in PATH/train and in PATH/test, or in PATH itself; in PATH/val too."""
 
 import hashlib
 import os
@@ -8,6 +8,7 @@ from contextlib import closing
 from pathlib import Path
 
 import torch
+from torch import Tensor
 
 from worstclass.data.images import Images, check_class_names
 from worstclass.data.pictures import SizesDiffer, enlarged_notes, read_header, read_pictures, stack
@@ -19,19 +20,21 @@ KINDS = ", ".join(sorted(SUFFIXES))
 BY_SYSTEMS = {"thumbs.db", "desktop.ini", "__macosx"}  # what nobody put there
 SHOWN = 3  # names, at most, in a sentence
 PARTS: tuple[Part, ...] = ("train", "test")
+VALIDATION = ("validation", "valid", "val")  # how people call it
 SPLIT_REMEDY = "--set test_fraction=0.2"
 
 
 class Folder:
     """Images of one folder, by class and file name.
 
-    With PATH/train or PATH/test these are the parts. Without both, the folders of PATH are the classes, and
-    `test_fraction` of each class is the test part; without it everything is, and nothing can be trained on.
+    With PATH/train or PATH/test these are the parts; the images of PATH/validation, or valid or val, come after those
+    of train. Without both, the folders of PATH are the classes, and `test_fraction` of each class is the test part;
+    without it everything is, and nothing can be trained on.
     """
 
     def __init__(self, path: Path, *, image_size: int | None = None, test_fraction: float | None = None) -> None:
         self._path, self._size, self._fraction = path, image_size, test_fraction
-        self._sides: dict[Part, list[int]] = {}  # of what was read
+        self._sides: dict[str, list[int]] = {}  # of what was read
         if not path.is_dir():
             raise UserError(f"there is no folder {path}{'' if path.is_absolute() else f' in {Path.cwd()}'}.")
         _check_spelling(path)
@@ -47,6 +50,7 @@ class Folder:
         if len(names) < 2:
             raise UserError(f"{first} has {len(names)} class folder(s); two or more are needed.")
         self.class_names = check_class_names(names, first)
+        self._validation = None if self._flat else self._find_validation()
 
     def read(self, part: Part) -> Images:
         """Every image of a part, in the order of class and file name; greyscale stays one channel."""
@@ -66,6 +70,12 @@ class Folder:
         self._sides[part] = sides
         return Images(x, torch.tensor([label for label, _ in files]))
 
+    def validation(self) -> Tensor | None:
+        """Which images of the training part are in PATH/validation, a mask; None where there is no such folder."""
+        if self._validation is None:
+            return None
+        return torch.tensor([file.is_relative_to(self._validation) for _, file in self._files("train")])
+
     def test_shape(self) -> tuple[int, ...] | None:
         """(C, H, W) of test images, by headers alone; None where there is no image."""
         files = self._files("test")
@@ -83,17 +93,16 @@ class Folder:
                 f"{self._path} has no train/ and test/: all of its images are test images. If a run was trained on "
                 "some of them, give its test_fraction."
             )
-        beside = [] if self._flat else [f"{each.name}/" for each in _folders(self._path) if each.name not in PARTS]
+        others = [] if self._flat else [each for each in _folders(self._path) if each.name not in PARTS]
+        beside = [f"{each.name}/" for each in others if each != self._validation]
         if beside and "train" in (parts or PARTS):
-            lines.append(
-                f"{self._path} also holds {', '.join(beside[:SHOWN])}{_more(beside)}, which is not read: validation "
-                "images are taken out of train/."
-            )
-        roots = (
-            [(self._path, str(self._path))]
-            if self._flat
-            else [(self._path / part, f"{part}/") for part in parts or PARTS]
-        )
+            why = "" if self._validation else ": validation images are taken out of train/"
+            lines.append(f"{self._path} also holds {', '.join(beside[:SHOWN])}{_more(beside)}, which is not read{why}.")
+        roots = [(self._path, str(self._path))]
+        if not self._flat:
+            roots = [(self._path / part, f"{part}/") for part in parts or PARTS]
+            if self._validation and "train" in (parts or PARTS):
+                roots.append((self._validation, f"{self._validation.name}/"))
         for root, shown in roots:
             found = [name for name in self.class_names for name in _left_out(root / name)]
             if found:
@@ -102,6 +111,14 @@ class Folder:
                     f"({KINDS}) and are left out: {', '.join(found[:SHOWN])}{_more(found)}."
                 )
         return lines + enlarged_notes(self._sides, self._size, parts)
+
+    def _find_validation(self) -> Path | None:
+        """The folder beside PATH/train that has its classes, if it is called so."""
+        found = [entry for entry in _folders(self._path) if entry.name.lower() in VALIDATION]
+        found = [entry for entry in found if {each.name for each in _folders(entry)} & {*self.class_names}]
+        if len(found) > 1:
+            raise UserError(f"{self._path} has {found[0].name}/ and {found[1].name}/: which are the validation images?")
+        return found[0] if found and (self._path / "train").is_dir() else None
 
     def _check(self, part: Path) -> None:
         if not part.is_dir():
@@ -121,9 +138,8 @@ class Folder:
         if not self._flat:
             root = self._path / part
             self._check(root)
-            if extra := {entry.name for entry in _folders(root)} - set(self.class_names):
-                raise UserError(f"{root} has classes that train/ has not: {', '.join(sorted(extra))}.")
-            return [(k, file) for k, name in enumerate(self.class_names) for file in _image_files(root / name)]
+            roots = [root, self._validation] if self._validation and part == "train" else [root]
+            return [file for each in roots for file in self._by_class(each)]
         if self._fraction is None and part == "train":
             raise UserError(
                 f"{self._path} has no train/ and test/: give test_fraction, as in {SPLIT_REMEDY}, "
@@ -135,6 +151,11 @@ class Folder:
             tested = {*files} if self._fraction is None else files_to_test(files, self._fraction)
             chosen += [(k, file) for file in files if (file in tested) == (part == "test")]
         return chosen
+
+    def _by_class(self, root: Path) -> list[tuple[int, Path]]:
+        if extra := {entry.name for entry in _folders(root)} - set(self.class_names):
+            raise UserError(f"{root} has classes that train/ has not: {', '.join(sorted(extra))}.")
+        return [(k, file) for k, name in enumerate(self.class_names) for file in _image_files(root / name)]
 
     def _colour_beside(self, part: Part) -> bool:
         """Whether images of the other part have colours, by their headers: then those of this one get them too. What is
@@ -171,7 +192,7 @@ def _check_spelling(path: Path) -> None:
     """Raise if a part is there as Train or TEST: it would be a class, or not be read. A class may be called Train:
     it holds images, and other classes are beside it."""
     folders = _folders(path)
-    only_parts = {entry.name.lower() for entry in folders} <= {*PARTS, "val"}
+    only_parts = {entry.name.lower() for entry in folders} <= {*PARTS, *VALIDATION}
     some_part = any((path / part).is_dir() for part in PARTS)
     for entry in folders:
         part = entry.name.lower()

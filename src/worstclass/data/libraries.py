@@ -10,7 +10,7 @@ from typing import Any
 import torch
 
 from worstclass.data.collect import LABELS, known_labels, names_of, read_resized, read_whole
-from worstclass.data.images import Images, check_class_names
+from worstclass.data.images import Images, check_class_names, join, joined_mask
 from worstclass.data.pictures import SIZE_REMEDY, enlarged_notes
 from worstclass.data.source import Part, Source
 from worstclass.errors import UserError, unknown
@@ -20,13 +20,14 @@ from worstclass.inputs.names import RESIZED, data_kind
 
 SAVED = ("dataset_dict.json", "state.json")
 """Files of a folder by `save_to_disk`: of several splits, and of one."""
+VALIDATION = "validation"  # a split of Hugging Face datasets
 
 
 def hf_source(name: str, image_size: int | None = None) -> Source:
     """`hf:NAME`, `hf:NAME@SPLIT` or `hf:NAME#CONFIGURATION@SPLIT`: of the hub, or a folder by `save_to_disk`.
 
-    The test part is the split `test`, or SPLIT; the training part is `train`. Nothing that a data set brings is run:
-    version 4 of datasets has no loading scripts.
+    The test part is the split `test`, or SPLIT; the training part is `train`, and `validation` if there is one.
+    Nothing that a data set brings is run: version 4 of datasets has no loading scripts.
     """
     datasets = need("datasets", f"data '{name}'", "hf")
     version = str(datasets.__version__)
@@ -42,7 +43,7 @@ def hf_source(name: str, image_size: int | None = None) -> Source:
                 return datasets.load_from_disk(path)
             return datasets.load_dataset(path, configuration or None)
 
-    def part_of(part: Part) -> Any:
+    def part_of(part: str) -> Any:
         found = load()
         if hasattr(found, "features"):  # one data set without splits: it is the part that is tested on
             if part == "train" or split:
@@ -61,7 +62,19 @@ def hf_source(name: str, image_size: int | None = None) -> Source:
 
     reader = _Reader(name, lambda part: _Pairs(part_of(part).select_columns([image, label]), image, label), image_size)
     names = _class_names(labelled, lambda: torch.as_tensor(test[label][:]), name)
-    return Source(name, names, reader.read, notes=reader.notes)
+
+    def validation() -> torch.Tensor | None:
+        if hasattr(load(), "features") or VALIDATION not in load() or split == VALIDATION:
+            return None
+        return joined_mask(len(part_of("train")), len(part_of(VALIDATION)))
+
+    def read(part: Part) -> Images:
+        images = reader.read(part)
+        if part == "test" or validation() is None:
+            return images
+        return join(images, reader.read(VALIDATION), f"data '{name}'")
+
+    return Source(name, names, read, validation=validation, notes=reader.notes)
 
 
 class _Pairs:
@@ -101,7 +114,7 @@ def torchvision_source(name: str, data_dir: Path, image_size: int | None = None)
     takes = inspect.signature(kind).parameters
 
     @cache
-    def load(part: Part) -> Any:
+    def load(part: str) -> Any:
         given: dict[str, Any] = {"root": str(data_dir)} if "root" in takes else {}
         given |= {"download": True} if "download" in takes else {}
         given |= {"train": part == "train"} if "train" in takes else {"split": part} if "split" in takes else {}
@@ -121,13 +134,13 @@ def factory_source(name: str) -> Source:
     """
 
     @cache
-    def load(part: Part) -> Any:
+    def load(part: str) -> Any:
         return call_factory(name, "data", whole=part == "train", part=part)  # test images must not be trained on
 
     return _source(name, load)
 
 
-def _source(name: str, load: Callable[[Part], Any], image_size: int | None = None) -> Source:
+def _source(name: str, load: Callable[[str], Any], image_size: int | None = None) -> Source:
     reader = _Reader(name, load, image_size)
 
     def labels() -> torch.Tensor:
@@ -154,12 +167,12 @@ def _source(name: str, load: Callable[[Part], Any], image_size: int | None = Non
 class _Reader:
     """Reads parts that `load` gives, their pictures at one size if that is given."""
 
-    def __init__(self, name: str, load: Callable[[Part], Any], image_size: int | None) -> None:
+    def __init__(self, name: str, load: Callable[[str], Any], image_size: int | None) -> None:
         self._what, self._load, self._size = f"data '{name}'", load, image_size
         self._remedy = SIZE_REMEDY if data_kind(name) in RESIZED else None
-        self._sides: dict[Part, list[int]] = {}
+        self._sides: dict[str, list[int]] = {}
 
-    def read(self, part: Part) -> Images:
+    def read(self, part: str) -> Images:
         data = self._load(part)
         with clean_errors(self._what) if self._remedy else nullcontext():  # a factory's errors are its author's
             if self._size is None:

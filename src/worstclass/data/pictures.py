@@ -134,7 +134,7 @@ def stack(
     return torch.from_numpy(np.stack(arrays)), sides
 
 
-def enlarged_notes(sides: Mapping[Part, Sequence[int]], size: int | None, parts: Collection[Part] = ()) -> list[str]:
+def enlarged_notes(sides: Mapping[str, Sequence[int]], size: int | None, parts: Collection[Part] = ()) -> list[str]:
     """A line for each of the parts, or for all, with pictures that show much less than `size`, by the `sides` they
     had."""
     lines = []

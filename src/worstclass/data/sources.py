@@ -1,9 +1,10 @@
 """Where images come from: each source reads its training part and its test part apart."""
 
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
-from worstclass.data.arrays import npz_test_shape, read_npz, read_npz_names
+from worstclass.data.arrays import npz_test_shape, npz_validation, read_npz, read_npz_names
 from worstclass.data.cifar import CIFAR10, CIFAR100, ensure_cifar, find_cifar, read_cifar, read_cifar_names
 from worstclass.data.folders import Folder
 from worstclass.data.libraries import factory_source, hf_source, torchvision_source
@@ -47,10 +48,11 @@ def open_source(
         return torchvision_source(name, Path(data_dir), image_size)
     if kind == "npz":
         file = Path(path)
-        return Source(name, read_npz_names(file), lambda part: read_npz(file, part), lambda: npz_test_shape(file))
+        shape, validation = partial(npz_test_shape, file), partial(npz_validation, file)
+        return Source(name, read_npz_names(file), partial(read_npz, file), shape, validation)
     if kind == "folder":
         images = Folder(Path(path), image_size=image_size, test_fraction=test_fraction)
-        return Source(name, images.class_names, images.read, images.test_shape, images.notes)
+        return Source(name, images.class_names, images.read, images.test_shape, images.validation, images.notes)
     if name == "fashion-mini":
         return Source(name, read_npz_names(FASHION_MINI), lambda part: read_npz(FASHION_MINI, part))
     layout = CIFAR10 if name == "cifar10" else CIFAR100

@@ -39,8 +39,8 @@ class DataCheck:
     notes: list[str] = field(default_factory=list)
 
 
-def check_data(parts: Mapping[str, Images], class_names: Sequence[str]) -> DataCheck:
-    """Look through the parts `train`, `valid` and `test` of a data set."""
+def check_data(parts: Mapping[str, Images], class_names: Sequence[str], *, own_validation: bool = False) -> DataCheck:
+    """Look through the parts `train`, `valid` and `test` of a data set, which may have its own validation images."""
     num_classes = len(class_names)
     if differing := size_note(parts["train"].x.shape[1:], parts["test"].x.shape[1:]):
         raise UserError(differing[0])
@@ -61,7 +61,7 @@ def check_data(parts: Mapping[str, Images], class_names: Sequence[str]) -> DataC
         mirrored=mirror_pairs(parts["train"], num_classes),
         shift=validation_shift(parts["train"], parts["valid"], num_classes),
     )
-    found.notes.extend(_notes(found, min(parts["train"].x.shape[2:])))
+    found.notes.extend(_notes(found, min(parts["train"].x.shape[2:]), own_validation))
     return found
 
 
@@ -116,8 +116,11 @@ def count_notes(class_names: Sequence[str], counts: Mapping[str, Sequence[int]])
     return lines
 
 
-def split_note(counts: Mapping[str, Sequence[int]], fraction: float) -> list[str]:
-    """Where classes hold out more validation images than a fraction of them: `3 classes hold out 20 images, not 6`."""
+def split_note(counts: Mapping[str, Sequence[int]], fraction: float, *, own: bool = False) -> list[str]:
+    """Where classes hold out more validation images than a fraction of them: `3 classes hold out 20 images, not 6`; or
+    that the data have their own."""
+    if own:
+        return [f"the {sum(counts['valid'])} validation images are the data's own: none are taken out of training."]
     pairs = []
     for trained, valid in zip(counts["train"], counts["valid"], strict=True):
         usual = held_out(trained + valid, fraction) if trained + valid > 1 else valid
@@ -166,16 +169,18 @@ def copy_note(one: str, other: str, count: int) -> list[str]:
     return [f"{count} {other} images are in the {one} part too: accuracy measured on them is too high."] * (count > 0)
 
 
-def shift_note(class_names: Sequence[str], shift: Sequence[float]) -> list[str]:
+def shift_note(class_names: Sequence[str], shift: Sequence[float], *, own: bool = False) -> list[str]:
     """Classes whose validation images are unlike their training images, by `validation_shift`."""
     unlike = [k for k, each in enumerate(shift) if each > UNLIKE]
     if not unlike:
         return []
     k = max(unlike, key=shift.__getitem__)
     which = f"'{class_names[k]}'" if len(unlike) == 1 else f"{len(unlike)} classes, '{class_names[k]}' above all,"
-    reason = "the last images of a class are held out"
+    told = f"validation images of {which} are unlike the training images"
+    if own:
+        return [f"{told}: class weights and the epoch are chosen by them. Are test images like the one or the other?"]
     advice = "shuffle images that have an order, but keep those of one scene together"
-    return [f"validation images of {which} are unlike the training images: {reason}; {advice}."]
+    return [f"{told}: the last images of a class are held out; {advice}."]
 
 
 def mirror_note(class_names: Sequence[str], pairs: Sequence[Sequence[int]]) -> list[str]:
@@ -191,12 +196,12 @@ def _range(values: Sequence[int]) -> str:
     return str(min(values)) if min(values) == max(values) else f"{min(values)} to {max(values)}"
 
 
-def _notes(found: DataCheck, side: int) -> list[str]:
+def _notes(found: DataCheck, side: int, own_validation: bool) -> list[str]:
     names, train = found.class_names, found.counts["train"]
     lines = name_note(names) + count_notes(names, found.counts) + empty_note(names, found.counts["test"])
     for (one, other), count in found.exact.items():
         lines += copy_note(one, other, count)
-    lines += shift_note(names, found.shift) + mirror_note(names, found.mirrored)
+    lines += shift_note(names, found.shift, own=own_validation) + mirror_note(names, found.mirrored)
     for (one, other), count in found.near.items():
         if count > MANY_NEAR * sum(found.counts[other]):
             advice = ": photos of one scene or track belong in one part; make train/ and test/ yourself"

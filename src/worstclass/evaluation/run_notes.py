@@ -12,10 +12,13 @@ from worstclass.evaluation.data_check import (
 )
 from worstclass.inputs.names import RESIZED, data_kind
 from worstclass.inputs.radius import radius_notes
+from worstclass.runs.duration import expected_seconds, with_model
 from worstclass.runs.notes import average_notes, training_notes
 from worstclass.runs.run import Run
 
 FAST = 0.02  # twenty times what AdamW usually takes
+LONG = 3600.0  # seconds of training that are told before
+SMALL = "small-cnn"
 USUAL, LARGE = 32, 64  # pixels of a side: CIFAR's, and four times as many in all
 
 
@@ -24,10 +27,10 @@ def start_notes(run: Run) -> list[str]:
     counts = run.about.get("class_counts", {})
     if not {"train", "valid"} <= set(counts):
         return []
-    lines = (
-        rate_note(run) + radius_note(run) + list(run.about.get("data_notes", []))
-    )  # the latter: what was left out or enlarged
-    lines += name_note(run.class_names) + split_note(counts, run.config.valid_fraction)
+    own = run.about.get("own_validation", False)
+    left_out = list(run.about.get("data_notes", []))  # or enlarged
+    lines = rate_note(run) + radius_note(run) + left_out
+    lines += name_note(run.class_names) + split_note(counts, run.config.valid_fraction, own=own)
     lines += count_notes(run.class_names, counts)
     if shape := run.about.get("test_shape"):
         lines += size_note([run.about["in_channels"], *run.about["image_size"]], shape)
@@ -36,7 +39,7 @@ def start_notes(run: Run) -> list[str]:
         lines += copy_note("train", "valid", copies)
     if run.config.flip:
         lines += mirror_note(run.class_names, run.about.get("mirrored", []))
-    return lines + shift_note(run.class_names, run.about.get("valid_shift", []))
+    return lines + shift_note(run.class_names, run.about.get("valid_shift", []), own=own)
 
 
 def rate_note(run: Run) -> list[str]:
@@ -62,6 +65,28 @@ def cost_note(run: Run) -> list[str]:
         f"images of {height} x {width} pixels: a step takes about {times:.0f} times as long, and {times:.0f} times the "
         f"memory, as with {USUAL} x {USUAL}.{smaller}"
     ]
+
+
+def time_note(run: Run, done: int = 0) -> list[str]:
+    """How long the epochs after `done` take on a CPU, where that is long, before the first step."""
+    seconds = expected_seconds(run, done)
+    if seconds < LONG:
+        return []
+    smaller = ""
+    if run.config.model != SMALL:
+        less = expected_seconds(with_model(run, SMALL), done)
+        smaller = f", with --set model={SMALL} about {duration(less)}"
+    return [f"on this CPU the training takes about {duration(seconds)}{smaller}; a GPU is what it is meant for."]
+
+
+def duration(seconds: float) -> str:
+    """A length of time as a person says it: 40 minutes, 5 hours, 3 days."""
+    minutes = max(1, round(seconds / 60))
+    for size, unit, most in ((1, "minute", 90), (60, "hour", 48 * 60)):
+        if minutes < most:
+            count = round(minutes / size)
+            return f"{count} {unit}{'s' * (count > 1)}"
+    return f"{round(minutes / 60 / 24)} days"
 
 
 def run_notes(run: Run) -> list[str]:

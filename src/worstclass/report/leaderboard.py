@@ -2,6 +2,7 @@
 
 import csv
 import io
+import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
@@ -16,6 +17,7 @@ from worstclass.report.results import attack_title
 from worstclass.report.tables import TENTH, TENTH_NOTE, near_zero_notes, number
 
 WORDS = (0, 1, 6)  # columns that are not numbers
+MANY = 3  # lines on settings that differ, at most
 SMALL = 10  # degrees of freedom below which a spread over seeds is itself uncertain
 
 
@@ -141,8 +143,8 @@ def _of_one_start(groups: Sequence[Group]) -> list[str]:
 
 
 def _unlike(groups: Sequence[Group]) -> list[str]:
-    """Where methods are not compared like with like: other settings, one line for those that share them, and attacks
-    that the base lacks."""
+    """Where methods are not compared like with like: other settings, one line for those that share them, or one in all
+    where these are many; and attacks that the base lacks."""
     titles: dict[str, dict[str, None]] = {}
     lacking: dict[str, dict[str, None]] = {}
     for group in groups:
@@ -156,6 +158,13 @@ def _unlike(groups: Sequence[Group]) -> list[str]:
         f"{'; '.join(who)} {'differs' if len(who) == 1 else 'differ'} from the base in more than the method: {what}."
         for what, who in titles.items()
     ]
+    if len(lines) > MANY:
+        keys = dict.fromkeys(key for what in titles for key in re.findall(r"(\w+) \(", what))
+        count = len({title for who in titles.values() for title in who})
+        lines = [
+            f"{count} of {len(groups)} rows differ from the base in more than the method ({', '.join(keys)}): "
+            "the CSV says which in what, column `unlike`."
+        ]
     return lines + [
         f"{base} has not been evaluated under {', '.join(it)}: no rho there." for base, it in lacking.items()
     ]
@@ -197,10 +206,11 @@ def _latex(groups: Sequence[Group], attacks: Sequence[str]) -> str:
 
 
 def _csv(groups: Sequence[Group], attacks: Sequence[str]) -> str:
-    """One line for each number, in full precision; accuracies are fractions, `seeds` the value of each seed."""
+    """One line for each number, in full precision; accuracies are fractions, `seeds` the value of each seed, `unlike`
+    the settings in which the row is not the base's."""
     buffer = io.StringIO()
     writer = csv.writer(buffer, lineterminator="\n")
-    writer.writerow(["attack", "method", "runs", "measure", "mean", "std", "low", "high", "paper", "seeds"])
+    writer.writerow(["attack", "method", "runs", "measure", "mean", "std", "low", "high", "paper", "seeds", "unlike"])
     for attack in attacks:
         for group in by_worst(groups, attack):
             column = group.columns[attack]
@@ -208,12 +218,13 @@ def _csv(groups: Sequence[Group], attacks: Sequence[str]) -> str:
             keys = ("average", "worst", "pooled_worst", *tenth, "rho")
             cells = {key: column[key] for key in keys if column[key]}
             cells |= {key: column["against_base"][key] for key in group.differences if "against_base" in column}
+            unlike = "; ".join(dict.fromkeys(result.unlike for result in group.results if result.unlike))
             for measure, cell in cells.items():
                 paper = (column["paper"] or {}).get(measure)
                 values = [cell["value"], cell.get("std"), cell["low"], cell["high"], paper]
                 shown = ["" if value is None else repr(float(value)) for value in values]
                 seeds = " ".join(repr(float(value)) for value in cell.get("seeds", []))
-                writer.writerow([attack, group.title, len(group.results), measure, *shown, seeds])
+                writer.writerow([attack, group.title, len(group.results), measure, *shown, seeds, unlike])
     return buffer.getvalue()
 
 

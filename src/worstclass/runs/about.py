@@ -30,6 +30,7 @@ def describe_run(
         "image_size": list(images.x.shape[2:]),
         "train_images": len(train),
         "valid_images": len(valid),
+        "own_validation": source.validation() is not None,
         "class_counts": {name: part.class_counts(source.num_classes).tolist() for name, part in parts.items()},
         **_compare(train, valid, source.num_classes),
         **_test_shape(source),

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from worstclass.config.keys import Config
 from worstclass.config.recipe import make_config, read_stored
-from worstclass.data import Images, Source, channel_statistics, long_tail, open_source, split_validation, to_float
+from worstclass.data import Images, Source, channel_statistics, long_tail, open_source, to_float
 from worstclass.data.sources import Notify
 from worstclass.errors import UserError, reason
 from worstclass.files import parse_json, read_text
@@ -114,13 +114,14 @@ def open_data(
 def training_images(config: Config, source: Source) -> Images:
     """All that a run learns from, validation included: the training part of its data, thinned where it says so."""
     images = source.read("train")
+    if config.imbalance is not None and source.validation() is not None:
+        raise UserError(f"imbalance is for data without validation images of their own, not for '{config.data}'.")
     return images if config.imbalance is None else long_tail(images, source.num_classes, config.imbalance)
 
 
 def split(config: Config, source: Source, images: Images) -> tuple[Images, Images]:
     """The training and the validation images of a run."""
-    names = source.class_names
-    return split_validation(images, len(names), config.valid_fraction, config.valid_min, class_names=names)
+    return source.split(images, config.valid_fraction, config.valid_min)
 
 
 def valid_images(run: Run, source: Source) -> Images:
