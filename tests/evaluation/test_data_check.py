@@ -262,6 +262,18 @@ def test_the_command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: py
     assert "Disputed" in out
 
 
+@pytest.mark.parametrize("random", [True, False])
+def test_a_classifier_too_simple_for_the_data_says_so(
+    random: bool, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    x, y = arrows(240)
+    x = noise(240, 1) if random else x
+    parts = {"x_train": x.numpy(), "y_train": y.numpy(), "x_test": x[:30].numpy(), "y_test": y[:30].numpy()}
+    np.savez(tmp_path / "a.npz", layout=np.array("NCHW"), **parts)
+    cli.app(["data", f"npz:{tmp_path / 'a.npz'}"], standalone_mode=False)
+    assert ("too hard for it to tell wrong labels" in " ".join(capsys.readouterr().out.split())) == random
+
+
 def arrows(count: int, *, seed: int = 0) -> tuple[torch.Tensor, torch.Tensor]:
     """A bright left half, a bright right half, and a bright upper half, in noise."""
     y = torch.arange(count) % 3

@@ -1,6 +1,7 @@
 """`worstclass data`: what to know of a data set before training on it."""
 
 from pathlib import Path
+from statistics import median
 from typing import Annotated
 
 import typer
@@ -13,6 +14,7 @@ from worstclass.errors import UserError, visible
 from worstclass.inputs.names import check_data_name
 
 ROWS = 30  # classes that are shown one by one
+WEAK = 0.4  # of a class's images that the simple classifier takes for others: then they are hard, not mislabelled
 
 
 def data_command(
@@ -57,7 +59,9 @@ def data_command(
     if len(order) > ROWS:
         say(f"The {ROWS} smallest of {len(order)} classes.")
     say("+-: half-width of the 95% interval of an accuracy of 50% on the validation images.")
-    say("Disputed: training images that a simple classifier assigns to other classes.")
+    usual = median(found.disputed)
+    weak = f" Here {100 * usual:.0f}% of a typical class: too hard for it to tell wrong labels." if usual > WEAK else ""
+    say(f"Disputed: training images that a simple classifier assigns to other classes.{weak}")
     notes = source.notes() + split_note(found.counts, valid_fraction, own=own) + found.notes
     for line in notes:
         say(f"Note: {line}")
