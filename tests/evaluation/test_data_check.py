@@ -1,6 +1,7 @@
 """What the check of a data set finds is what was put there."""
 
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -268,7 +269,12 @@ def test_a_classifier_too_simple_for_the_data_says_so(
 ) -> None:
     x, y = arrows(240)
     x = noise(240, 1) if random else x
-    parts = {"x_train": x.numpy(), "y_train": y.numpy(), "x_test": x[:30].numpy(), "y_test": y[:30].numpy()}
+    parts: dict[str, Any] = {
+        "x_train": x.numpy(),
+        "y_train": y.numpy(),
+        "x_test": x[:30].numpy(),
+        "y_test": y[:30].numpy(),
+    }
     np.savez(tmp_path / "a.npz", layout=np.array("NCHW"), **parts)
     cli.app(["data", f"npz:{tmp_path / 'a.npz'}"], standalone_mode=False)
     assert ("too hard for it to tell wrong labels" in " ".join(capsys.readouterr().out.split())) == random
