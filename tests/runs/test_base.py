@@ -2,7 +2,7 @@
 
 import json
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import pytest
 import torch
@@ -14,6 +14,7 @@ from tiny import tiny_config, write_tiny_npz
 from worstclass.attacks import PGD
 from worstclass.cli import main as cli
 from worstclass.config.keys import Config
+from worstclass.config.methods import METHODS, ObjectiveName
 from worstclass.data import Images
 from worstclass.errors import UserError
 from worstclass.evaluation.targets import run_target
@@ -37,6 +38,8 @@ from worstclass.runs.train import train_run
 from worstclass.runs.warm_start import parse_fork
 from worstclass.strategies.guarded import PRIOR
 from worstclass.training.checkpoint import SELECTED_PART, load_tensors, section, weights_of
+
+MODES = ("sample", "weight")
 
 
 @pytest.fixture(scope="module")
@@ -169,7 +172,7 @@ def test_of_many_classes_the_worst_tenth_decides() -> None:
 
 def test_a_base_goes_on_from_the_run_without_class_weights(run: Run) -> None:
     base = open_run(run.folder / BASE)
-    assert base.config.method == "trades"
+    assert (base.config.method, base.config.class_weights) == ("fixed", "balanced")
     assert base.config.base_start is None
     assert base.about["fork"]["epoch"] == base_epoch(run.config) == 2
     assert len(base.log) == len(run.log) == 4
@@ -254,14 +257,49 @@ def test_a_plain_method_has_no_base(data: Path) -> None:
         config_of(data, epochs=1)
 
 
-@pytest.mark.parametrize(("objective", "method"), [("trades", "trades"), ("pgd-at", "pgd-at")])
-def test_the_recipe_of_a_base(data: Path, objective: str, method: str) -> None:
-    """The run's, but for the class weights."""
-    config = config_of(data, objective=objective, average="ema", guarded_radius=0.2)
+@pytest.mark.parametrize("objective", ["trades", "pgd-at"])
+@pytest.mark.parametrize(
+    ("settings", "balanced"),
+    [
+        ({"method": "guarded", "guarded_radius": 0.2}, True),
+        ({"method": "guarded", "guarded_base": "data"}, False),
+        ({"method": "wat"}, True),
+        ({"method": "wat", "variant": "reference"}, False),
+        ({"method": "cfol"}, True),
+        ({"method": "cfol", "cfol_mode": "weight"}, False),
+        ({"method": "frl-rw"}, False),
+        ({"method": "dafa"}, False),
+    ],
+)
+def test_the_recipe_of_a_base(data: Path, objective: str, settings: dict[str, Any], balanced: bool) -> None:
+    """The run's, but for what it learns: methods that start from balanced classes are compared with these."""
+    config = config_of(data, objective=objective, average="ema", **settings)
     base = base_config(config)
-    assert base.method == method
+    assert (base.method, base.class_weights) == (("fixed", "balanced") if balanced else (objective, None))
+    assert base.base_objective == objective
+    assert base.title == f"{METHODS[objective].title}{', balanced' * balanced} + EMA"
     kept = {"average", "epochs", "eps", "data", "seed", "lr", "attack_steps", "valid_fraction"}
     assert {key: getattr(base, key) for key in kept} == {key: getattr(config, key) for key in kept}
+
+
+@pytest.mark.parametrize("name", sorted({*METHODS} - {"fixed", *get_args(ObjectiveName)}))
+def test_a_method_balances_if_it_starts_so(data: Path, name: str) -> None:
+    """By the share of the loss that a class has before anything is learned."""
+    settings: dict[str, list[dict[str, Any]]] = {
+        "wat": [{}, {"variant": "reference"}],
+        "guarded": [{"guarded_base": base, "guarded_mode": mode} for base in ("balanced", "data") for mode in MODES],
+        "cfol": [{"cfol_mode": mode} for mode in MODES],
+    }
+    counts = torch.tensor([90, 9, 45])
+    plain, even = counts / counts.sum(), torch.full((3,), 1 / 3)
+    for its in settings.get(name, [{}]):
+        config = config_of(data, method=name, **its)
+        weights = config.make_strategy(counts).weights
+        drawn = [each for each in (weights.quota, weights.sampling) if each is not None]
+        share = weights.natural * (drawn[0] if drawn else plain)
+        share = share / share.sum()
+        nearer = float((share - even).abs().sum()) < float((share - plain).abs().sum())
+        assert METHODS[name].balances(config) == nearer, its
 
 
 def test_a_base_is_attacked_in_the_same_steps(data: Path) -> None:
@@ -284,6 +322,6 @@ def test_the_command_ends_with_a_sentence(
         cli.main()
     assert ended.value.code == 0
     printed = capsys.readouterr().out
-    assert "The base: trades, from epoch 1 on." in printed
+    assert "The base: TRADES, balanced, from epoch 1 on." in printed
     assert "comparing with the base: 0/8\n" in printed
     assert f"compared with its base: {json.loads((tmp_path / 'run' / ABOUT).read_text())['base']['verdict']}" in printed

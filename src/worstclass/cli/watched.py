@@ -70,11 +70,11 @@ def train_with_progress(
                 for note in cost_note(run) + long + start_notes(run):
                     say(f"Note: {note}")
                 if epoch <= config.epochs:  # the first step may take minutes
-                    progress.begin(f"{of.method} epoch {epoch}/{config.epochs}", done, steps)
+                    progress.begin(f"{config.method} epoch {epoch}/{config.epochs}", done, steps)
 
             def on_step(epoch: int, step: int, steps: int) -> None:
                 stop.waits = True
-                progress.step(f"{of.method} epoch {epoch}/{config.epochs}", step, steps)
+                progress.step(f"{config.method if of is config else 'base'} epoch {epoch}/{config.epochs}", step, steps)
 
             def on_epoch(line: dict[str, Any]) -> None:
                 nonlocal trained
@@ -94,7 +94,7 @@ def train_with_progress(
             def on_base() -> None:
                 nonlocal of
                 of = base_config(config)
-                progress.epoch(f"The base: {of.method}, from epoch {base_epoch(config)} on.")
+                progress.epoch(f"The base: {of.title}, from epoch {base_epoch(config)} on.")
 
             run = train_run(
                 config,

@@ -194,7 +194,7 @@ class Config(BaseModel):
     trix_strength: NotNegative = Field(1.0, description="how much weight and radius follow the gap to the mean")
     base_start: Share | None = Field(
         None,
-        description="fraction of the epochs after which a baseline without class weights is trained too",
+        description="fraction of the epochs after which a baseline without learned class weights is trained too",
     )
     budget: NotNegative = Field(
         0.05, description="how much of the baseline's average robust accuracy over classes may be lost"
@@ -338,8 +338,9 @@ class Config(BaseModel):
     def title(self) -> str:
         """How the method is called in tables."""
         method = METHODS[self.method]
+        called = METHODS[self.base_objective].title if self.class_weights == "balanced" else method.title
         better = self.base_start is not None and self.ship == "better"  # than its base, or else that one
-        parts = [method.title + method.detail(self) + (", with base" if better else "")]
+        parts = [called + method.detail(self) + (", with base" if better else "")]
         parts += [self.average.upper()] if self.average != "none" else []
         parts += ["AWP"] if self.awp_gamma else []
         parts += ["ADR"] if self.adr_share else []

@@ -28,8 +28,9 @@ class Method:
     """A way to train: its name in tables, its strategy for training images of these counts (K,), what of its settings
     belongs to the name, the keys of a recipe that are its own, and its base loss where the recipe names none.
 
-    `aims`: its strategy has targets, which not every objective can aim at. `hard_labels`: its `reduce` has a loss of
-    its own on the labels, which neither smoothing nor self-distillation reaches.
+    `balances`: before it has learned anything all classes weigh alike, however many images each has. `aims`: its
+    strategy has targets, which not every objective can aim at. `hard_labels`: its `reduce` has a loss of its own on the
+    labels, which neither smoothing nor self-distillation reaches.
     """
 
     title: str
@@ -39,6 +40,7 @@ class Method:
     objective: ObjectiveName = "trades"
     aims: bool = False
     hard_labels: bool = False
+    balances: Callable[[Settings], bool] = lambda config: False
 
 
 def check_method(name: str) -> str:
@@ -182,6 +184,7 @@ METHODS: dict[str, Method] = {
         _wat,
         lambda config: " (reference)" if config.variant == "reference" else "",
         keys=("objective", "eta", "variant"),
+        balances=lambda config: config.variant == "paper",
     ),
     "frl-rw": Method("FRL-RW", _frl, keys=_FRL_KEYS),
     "frl-rwrm": Method("FRL-RWRM", _frl, keys=(*_FRL_KEYS, "frl_margin_rate")),
@@ -199,6 +202,7 @@ METHODS: dict[str, Method] = {
             "guarded_base",
             "guarded_mode",
         ),
+        balances=lambda config: config.guarded_base == "balanced",
     ),
     "dafa": Method(
         "DAFA",
@@ -208,7 +212,12 @@ METHODS: dict[str, Method] = {
     ),
     "cfa": Method("CFA", _cfa, keys=("objective", "cfa_radius", "cfa_beta", "cfa_start")),
     "faal": Method("FAAL", _faal, keys=("objective", "faal_tau")),
-    "cfol": Method("CFOL", _cfol, keys=("objective", "cfol_eta", "cfol_gamma", "cfol_mode")),
+    "cfol": Method(
+        "CFOL",
+        _cfol,
+        keys=("objective", "cfol_eta", "cfol_gamma", "cfol_mode"),
+        balances=lambda config: config.cfol_mode == "sample",
+    ),
     "csr": Method("CSR", _csr, keys=("csr_alpha", "csr_part", "csr_diagonal"), hard_labels=True),
     "fair-tat": Method("FAIR-TAT", _fair_tat, keys=("objective", "fair_tat_sharpness", "fair_tat_radius"), aims=True),
     "trix": Method("TRIX", _trix, keys=("objective", "trix_strength"), aims=True),

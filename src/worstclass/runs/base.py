@@ -1,4 +1,4 @@
-"""Do no harm, checked: a run without class weights is trained beside one with them, and the better one ships.
+"""Do no harm, checked: a run that learns no class weights is trained beside one that does, and the better one ships.
 
 The base goes on from an epoch of the run, plain, to the end. Both are then read on validation, and so are the networks
 between them, whose weights are interpolated. Shipped is the one whose worst tenth of the classes is highest among those
@@ -16,6 +16,7 @@ from torch import Tensor, nn
 from worstclass import rng
 from worstclass.attacks import PGD
 from worstclass.config.keys import Config
+from worstclass.config.methods import METHODS
 from worstclass.config.recipe import make_config, merge
 from worstclass.data import Images, to_float
 from worstclass.errors import UserError
@@ -61,11 +62,16 @@ def check_base(config: Config, fork_epoch: int) -> None:
 
 
 def base_config(config: Config) -> Config:
-    """The same recipe without class weights; its attack is the same even where the method has a step of its own."""
+    """The same recipe, learning no class weights; its attack is the same even where the method has a step of its own.
+
+    Of a method that starts from classes of equal weight, with these: unbalanced data alone would make it look good.
+    """
     left_out = ("base_start", "budget", "ship", "adjust_budget")
     values = {key: value for key, value in config.recipe().items() if key not in left_out}
     if "attack_step_size" in config.used_keys and config.step_size != trades_step(config.eps):
         values["attack_step_size"] = config.step_size
+    if METHODS[config.method].balances(config):
+        return make_config(merge(values, {"method": "fixed", "class_weights": "balanced"}))
     return make_config(merge(values, {"method": config.base_objective}))
 
 

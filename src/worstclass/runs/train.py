@@ -62,7 +62,7 @@ def train_run(
     epoch in `keep` stays, for forks to come.
     What the fast engine compiles is kept in the folder `compile_cache`, where a later run of the same kind finds it:
     whoever can write there can run code (docs/security.md).
-    With `base_start` in the recipe a run without class weights is trained too, in the folder `base`, and what is
+    With `base_start` in the recipe a run that learns no weights is trained too, in the folder `base`, and what is
     selected is the better of the two or a network between them (`runs.base`); `on_base()` is called before it starts,
     and `on_compare(done, total)` as they are compared.
     With `adjust_budget` its logits are adjusted last (`runs.logit_adjustment`), and `on_adjust(done, total)` is called.
