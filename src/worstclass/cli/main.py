@@ -101,7 +101,7 @@ def train(
         bool,
         typer.Option(
             "--with-base",
-            help=f"also train a baseline without learned class weights after {BASE_START:g} of the epochs; keep the better",
+            help=f"also train a baseline that learns no class weights, after {BASE_START:g} of the epochs",
         ),
     ] = False,
     data_dir: DataDir = Path("data"),
