@@ -1,5 +1,6 @@
 """What to know of a run before its numbers are believed: of its data, of its training, and of its base."""
 
+from worstclass.config.keys import can_have_base
 from worstclass.evaluation.checks import COPIES
 from worstclass.evaluation.data_check import (
     copy_note,
@@ -31,7 +32,8 @@ def start_notes(run: Run) -> list[str]:
     left_out = list(run.about.get("data_notes", []))  # or enlarged
     lines = rate_note(run) + radius_note(run) + left_out
     lines += name_note(run.class_names) + split_note(counts, run.config.valid_fraction, own=own)
-    lines += count_notes(run.class_names, counts)
+    risks = count_notes(run.class_names, counts)
+    lines += risks + (base_note(run) if risks else [])
     if shape := run.about.get("test_shape"):
         lines += size_note([run.about["in_channels"], *run.about["image_size"]], shape)
     copies = run.about.get("valid_in_train", 0)
@@ -40,6 +42,13 @@ def start_notes(run: Run) -> list[str]:
     if run.config.flip:
         lines += mirror_note(run.class_names, run.about.get("mirrored", []))
     return lines + shift_note(run.class_names, run.about.get("valid_shift", []), own=own)
+
+
+def base_note(run: Run) -> list[str]:
+    """Class weights that nothing will be compared with, where they may do harm."""
+    if run.config.base_start is not None or not can_have_base(run.config.model_dump()):
+        return []
+    return ["class weights may do harm on such data: --with-base trains a baseline too, and keeps the better."]
 
 
 def rate_note(run: Run) -> list[str]:
