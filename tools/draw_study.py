@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Draw docs/study.svg, a row for each data set of docs/study.csv: the weakest classes of each method, and the average.
 
-    draw_study.py
+draw_study.py
 """
 
 import csv

@@ -79,6 +79,7 @@ PARTS: dict[str, dict[str, Any]] = {
     "awp": {"awp_gamma": 0.01},
     "adamw": {"optimizer": "adamw", "lr": 1e-3, "clip_grad_norm": 1.0},
     "l2": {"norm": "l2", "eps": 0.5, "nesterov": True, "label_smoothing": 0.1},
+    "augmented": {"crop": "shift", "color_shape": True, "erase": 0.5},
     "everything": {"average": "ema", "adr_share": [0.7, 0.95], "awp_gamma": 0.01, "radius_warmup": 2},
 }
 

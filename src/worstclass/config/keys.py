@@ -100,10 +100,18 @@ class Config(BaseModel):
     )
     adr_temperature: Pair[Positive] = Field((2.5, 2.0), description="first and last temperature of those predictions")
     init: str | None = Field(None, description="run whose selected weights training starts from")
+    crop: Literal["pad", "shift"] = Field(
+        "pad", description="random crop: of the padded image, or cut and moved to a random place (Cropshift)"
+    )
     crop_padding: Whole = Field(
         4, ge=0, le=1024, description="zero padding before the random crop, in pixels; 0: no crop"
     )
+    crop_shift: Whole = Field(10, ge=1, le=1024, description="most rows and columns that are cut away, in all")
     flip: bool = Field(True, description="random horizontal flips")
+    color_shape: bool = Field(
+        False, description="one random change of each image: colour, brightness, contrast, sharpness, shear, rotation"
+    )
+    erase: Fraction = Field(0.0, description="share of the images in which a random rectangle is black")
     valid_fraction: Share = Field(0.06, description="fraction of each class for validation, its last images")
     valid_min: Whole = Field(
         20,
@@ -388,7 +396,13 @@ class Config(BaseModel):
             radius_warmup=self.radius_warmup,
             attack_steps=AttackSteps(steps, sizes, self.attack_milestones) if self.early_attack_steps else None,
             valid_every=self.valid_every,
-            augment=Augment(crop_padding=self.crop_padding, flip=self.flip),
+            augment=Augment(
+                crop_padding=self.crop_padding if self.crop == "pad" else 0,
+                flip=self.flip,
+                crop_shift=self.crop_shift if self.crop == "shift" else 0,
+                color_shape=self.color_shape,
+                erase=self.erase,
+            ),
             valid_attack=validate_with(eps=self.eps, norm=self.norm),
             seed=self.seed,
         )

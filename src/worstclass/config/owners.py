@@ -33,6 +33,8 @@ OWNERS: dict[str, tuple[str, tuple[str, ...]]] = {
     "adr_temperature": ("adr_share", ()),
     "budget": ("base_start", ()),
     "ship": ("base_start", ()),
+    "crop_padding": ("crop", ("pad",)),
+    "crop_shift": ("crop", ("shift",)),
     "radius_warmup": _ATTACKED,
     "attack_steps": _ATTACKED,
     "early_attack_steps": _ATTACKED,

@@ -1,9 +1,9 @@
 """Data on the training device: sources, the stratified split, order and augmentation."""
 
+from worstclass.data.augment import Augment
 from worstclass.data.checks import exact_duplicates, image_digests, mirror_pairs, repeated_images, validation_shift
 from worstclass.data.feed import Feed, Resident, Streamed, fits, make_feed
 from worstclass.data.images import (
-    Augment,
     Images,
     channel_statistics,
     epoch_order,

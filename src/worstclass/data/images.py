@@ -5,7 +5,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 
 from worstclass import rng
@@ -159,26 +158,3 @@ def split_validation(
 def epoch_order(size: int, *, seed: int, epoch: int) -> Tensor:
     """The order of the training images in one epoch, a function of (seed, epoch) on every device."""
     return torch.randperm(size, generator=rng.generator(seed, "order", epoch))
-
-
-@dataclass(frozen=True, kw_only=True)
-class Augment:
-    """Random crop after zero padding, and horizontal flip: batched, on the images' device, no host sync."""
-
-    crop_padding: int = 0
-    flip: bool = False
-
-    def __call__(self, x: Tensor, generator: torch.Generator) -> Tensor:
-        size, _, height, width = x.shape
-        if self.crop_padding:
-            pad = self.crop_padding
-            padded = F.pad(x, (pad, pad, pad, pad))
-            offset = torch.randint(0, 2 * pad + 1, (2, size, 1), device=x.device, generator=generator)
-            rows = offset[0] + torch.arange(height, device=x.device)
-            columns = offset[1] + torch.arange(width, device=x.device)
-            batch = torch.arange(size, device=x.device)[:, None, None]
-            x = padded.permute(0, 2, 3, 1)[batch, rows[:, :, None], columns[:, None, :]].permute(0, 3, 1, 2)
-        if self.flip:
-            coin = torch.rand(size, 1, 1, 1, device=x.device, generator=generator) < 0.5
-            x = torch.where(coin, x.flip(3), x)
-        return x
