@@ -36,6 +36,7 @@ def saturate(x: Tensor, amount: Tensor) -> Tensor:
 
 
 def brighten(x: Tensor, amount: Tensor) -> Tensor:
+    """All pixels by this factor."""
     return (x * amount).clamp(0, 1)
 
 
