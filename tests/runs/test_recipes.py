@@ -9,6 +9,7 @@ import torch
 from worstclass.attacks import PGD, trades_attack
 from worstclass.config.keys import Config
 from worstclass.config.recipe import make_config, parse_settings, read_recipe, recipe_comment, recipe_names
+from worstclass.data import Augment
 from worstclass.errors import UserError
 from worstclass.objectives import BAT, Madry, Natural, Trades
 
@@ -97,8 +98,7 @@ def test_the_papers_settings(name: str) -> None:
     assert plan.valid_attack == PGD(eps=EPS, steps=20, step_size=EPS / 4)
     margin = config.model_copy(update={"valid_attack": "cw"}).make_plan()
     assert margin.valid_attack == PGD(eps=EPS, steps=20, step_size=EPS / 4, loss="cw")
-    assert plan.augment.crop_padding == 4
-    assert plan.augment.flip
+    assert plan.augment == Augment(crop_padding=4, flip=True)
     objective = config.make_objective()
     if config.method == "natural":
         assert objective == Natural()

@@ -1,6 +1,6 @@
 """Data on the training device: sources, the stratified split, order and augmentation."""
 
-from worstclass.data.augment import Augment
+from worstclass.data.augment import Augment, Augmentation
 from worstclass.data.checks import exact_duplicates, image_digests, mirror_pairs, repeated_images, validation_shift
 from worstclass.data.feed import Feed, Resident, Streamed, fits, make_feed
 from worstclass.data.images import (
@@ -17,6 +17,7 @@ from worstclass.data.sources import data_at_hand, open_source
 
 __all__ = [
     "Augment",
+    "Augmentation",
     "Feed",
     "Images",
     "Resident",

@@ -4,13 +4,18 @@ All of it is part of a captured step: no host sync, and no constant that would b
 """
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
+from typing import TypeAlias
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
 from worstclass.data.color_shape import color_shape
+
+Augmentation: TypeAlias = Callable[[Tensor, torch.Generator], Tensor]
+"""Changes training images (B, C, H, W), uint8 or floats in [0, 1], by draws from the generator alone."""
 
 AREA, RATIO = (0.02, 0.33), (0.3, 3.3)  # of an erased rectangle: share of the image, height to width
 

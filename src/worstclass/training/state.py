@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from worstclass.attacks import PGD
-from worstclass.data import Augment
+from worstclass.data import Augment, Augmentation
 from worstclass.errors import UserError
 from worstclass.stats import ClassStats
 from worstclass.training.averaging import Average, AverageRule
@@ -27,8 +27,8 @@ class Plan:
 
     `schedule` gives the factor on `lr` at any point of the run. `average` is what is shipped in the place of the
     raw weights; `recalibrate` measures its BatchNorm statistics anew after each epoch; with `adr` it softens the
-    labels. `radius_warmup` epochs bring the attack radius up in a straight line from zero; `attack_steps` changes the
-    number of its steps on the way. Gradients of a norm above `clip_grad_norm` are scaled down to it. After the first
+    labels. `augment` changes the images of a batch: an `Augment`, or a function of your own. `radius_warmup` epochs
+    bring the attack radius up in a straight line from zero; `attack_steps` changes the number of its steps. Gradients of a norm above `clip_grad_norm` are scaled down to it. After the first
     epoch, every `valid_every` and the last one there is a validation; in between strategies are given its last table.
     """
 
@@ -46,7 +46,7 @@ class Plan:
     radius_warmup: float = 0.0
     attack_steps: AttackSteps | None = None
     valid_every: int = 1
-    augment: Augment = field(default_factory=Augment)
+    augment: Augmentation = field(default_factory=Augment)
     seed: int = 1
 
     def __post_init__(self) -> None:

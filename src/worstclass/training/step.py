@@ -10,7 +10,7 @@ from torch import Tensor
 
 from worstclass import rng
 from worstclass.attacks import PGD
-from worstclass.data import Augment, Images, to_float
+from worstclass.data import Augmentation, Images, to_float
 from worstclass.data.sampling import ClassSampler, draw_classes
 from worstclass.execution.distributed import ALONE, Team
 from worstclass.inputs.images import values_known
@@ -42,7 +42,7 @@ class TrainStep:
     objective: Objective
     strategy: ClassStrategy
     data: Images
-    augment: Augment
+    augment: Augmentation
     stats: ClassStats
     health: Health
     generator: torch.Generator
