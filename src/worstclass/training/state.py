@@ -25,11 +25,12 @@ VALID_BATCH = 500
 class Plan:
     """How long, how fast and by which means to train.
 
-    `schedule` gives the factor on `lr` at any point of the run. `average` is what is shipped in the place of the
-    raw weights; `recalibrate` measures its BatchNorm statistics anew after each epoch; with `adr` it softens the
-    labels. `augment` changes the images of a batch: an `Augment`, or a function of your own. `radius_warmup` epochs
-    bring the attack radius up in a straight line from zero; `attack_steps` changes the number of its steps. Gradients of a norm above `clip_grad_norm` are scaled down to it. After the first
-    epoch, every `valid_every` and the last one there is a validation; in between strategies are given its last table.
+    `schedule` gives the factor on `lr` at any point of the run. `average` is what is shipped in the place of the raw
+    weights; `recalibrate` measures its BatchNorm statistics anew after each epoch; with `adr` it softens the labels.
+    `augment` changes the images of a batch: an `Augment`, or a function of your own. `radius_warmup` epochs bring the
+    attack radius up in a straight line from zero; `attack_steps` changes the number of its steps. Gradients of a norm
+    above `clip_grad_norm` are scaled down to it. After the first epoch, every `valid_every` and the last one there is
+    a validation; in between strategies are given its last table.
     """
 
     epochs: int
