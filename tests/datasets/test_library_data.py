@@ -12,7 +12,7 @@ import torch
 from PIL import Image
 
 from tiny import tiny_config, write_tiny_npz
-from worstclass.config.recipe import make_config
+from worstclass.config.recipe import make_config, merge
 from worstclass.data import Images, open_source
 from worstclass.data.collect import read_whole
 from worstclass.errors import UserError
@@ -106,7 +106,8 @@ def test_a_class_that_is_not_counted_is_told_of(factory: str, where: str, here: 
 
 
 def test_a_recipe_needs_consent_for_data_that_run_code(here: Path) -> None:
-    config = make_config(tiny_config(here / "tiny.npz", epochs=1).recipe() | {"data": "their_images.py:arrays"})
+    recipe = tiny_config(here / "tiny.npz", epochs=1).recipe()
+    config = make_config(merge(recipe, {"data": "their_images.py:arrays"}))
     refused = r"data 'their_images\.py:arrays' runs code of your own; pass --allow-code"
     with pytest.raises(UserError, match=refused):
         train_run(config, here / "run")

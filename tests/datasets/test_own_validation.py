@@ -1,6 +1,7 @@
 """Data that bring validation images of their own: these are validated on, and none are taken out of training."""
 
 import importlib
+import json
 from pathlib import Path
 from typing import Any
 
@@ -12,11 +13,14 @@ from PIL import Image
 from photos import PHOTOS, RED, colours, one_line, write
 from tiny import tiny_config, write_tiny_npz
 from worstclass.cli import main as cli
+from worstclass.config.differences import differing_keys
 from worstclass.config.keys import Config
 from worstclass.config.recipe import make_config, merge
 from worstclass.data import Source, open_source
 from worstclass.evaluation.run_notes import start_notes
-from worstclass.runs.run import open_run, split, training_images, valid_images
+from worstclass.inputs.names import RECIPE
+from worstclass.runs.run import learned_images, open_run, valid_images
+from worstclass.runs.saver import ABOUT, recipe_digest
 from worstclass.runs.train import train_run
 
 pytestmark = pytest.mark.fast
@@ -37,8 +41,8 @@ def config_of(data: str, **settings: Any) -> Config:
 
 
 def split_of(source: Source) -> list[list[tuple[int, ...]]]:
-    images = training_images(config_of(source.name), source)
-    return [colours(part.x.numpy()) for part in split(config_of(source.name), source, images)]
+    learned = learned_images(config_of(source.name), source)
+    return [colours(part.x.numpy()) for part in (learned.train, learned.valid)]
 
 
 def test_a_folder_of_validation_images_is_the_validation_part(parts: Path, tmp_path: Path) -> None:
@@ -62,20 +66,28 @@ def test_the_command_counts_them(parts: Path, capsys: pytest.CaptureFixture[str]
     assert "│ ant │ 12 │ 5 │" in printed
 
 
-def test_the_same_images_in_a_file(parts: Path, tmp_path: Path) -> None:
+@pytest.mark.parametrize("name", ["valid", "val", "validation"])
+def test_the_same_images_in_a_file(parts: Path, name: str, tmp_path: Path) -> None:
     source = open_source(f"folder:{parts}")
-    images, own = source.read("train"), source.validation()
-    assert own is not None
-    x, y = images.x.numpy(), images.y.numpy()
-    arrays = {"x_train": x[~own], "y_train": y[~own], "x_valid": x[own], "y_valid": y[own], "layout": np.array("NCHW")}
+    arrays: dict[str, Any] = {"layout": np.array("NCHW")}
+    for called, part in (("train", source.read("train")), (name, source.read("validation"))):
+        arrays |= {f"x_{called}": part.x.numpy(), f"y_{called}": part.y.numpy()}
     np.savez(tmp_path / "own.npz", **arrays)
-    assert split_of(open_source(f"npz:{tmp_path / 'own.npz'}")) == split_of(source)
-    np.savez(tmp_path / "wide.npz", **(arrays | {"x_valid": x[own][..., :3]}))
-    wide = open_source(f"npz:{tmp_path / 'wide.npz'}")
-    assert "training images are (3, 4, 5), validation images (3, 4, 3)" in one_line(lambda: wide.read("train"))
-    np.savez(tmp_path / "flat.npz", **(arrays | {"x_valid": np.uint8(3)}))
-    flat = open_source(f"npz:{tmp_path / 'flat.npz'}")
-    assert "must be images" in one_line(flat.validation)
+    own = f"npz:{tmp_path / 'own.npz'}"
+    assert split_of(open_source(own)) == split_of(source)
+    before = learned_images(config_of(own), open_source(own))
+    for letter in "xy":  # the same images in the same order: another border is another data set
+        whole = np.concatenate((arrays[f"{letter}_train"], arrays[f"{letter}_{name}"]))
+        arrays[f"{letter}_train"], arrays[f"{letter}_{name}"] = whole[:33], whole[33:]
+    np.savez(tmp_path / "own.npz", **arrays)
+    after = learned_images(config_of(own), open_source(own))
+    assert torch.equal(after.images.x, before.images.x)
+    assert after.digest != before.digest
+    np.savez(tmp_path / "own.npz", **(arrays | {f"x_{name}": arrays[f"x_{name}"][..., :3]}))
+    told = one_line(lambda: learned_images(config_of(own), open_source(own)))
+    assert "training images are (3, 4, 5), validation images (3, 4, 3)" in told
+    np.savez(tmp_path / "own.npz", **(arrays | {f"x_{name}": np.uint8(3)}))
+    assert one_line(lambda: learned_images(config_of(own), open_source(own)))
 
 
 def test_a_split_of_hugging_face(tmp_path: Path) -> None:
@@ -91,42 +103,76 @@ def test_a_split_of_hugging_face(tmp_path: Path) -> None:
     train, valid = split_of(open_source(f"hf:{tmp_path / 'saved'}"))
     assert (train, valid) == ([(0, i, 0) for i in range(9)], [(20, i, 0) for i in range(9)])
     tested = open_source(f"hf:{tmp_path / 'saved'}@validation")  # then it is not there to validate on
-    assert tested.validation() is None
+    assert not tested.has_validation
     assert len(tested.read("train")) == 9
 
 
-def test_a_class_without_validation_images_is_named(parts: Path) -> None:
+def test_a_class_without_validation_images_is_named_and_can_be_left_to_training(parts: Path, tmp_path: Path) -> None:
     for file in parts.glob("[vV]*/bee/*"):
         file.unlink()
-    source = open_source(f"folder:{parts}")
-    assert "'bee' has no validation image" in one_line(lambda: split_of(source))
+    data = f"folder:{parts}"
+    told = one_line(lambda: split_of(open_source(data)))
+    assert "'bee' has no validation image" in told
+    assert 'give validation = "held-out"' in told
+    run = train_run(config_of(data, validation="held-out"), tmp_path / "run")
+    assert sum(map(sum, run.about["class_counts"].values())) == 36
+    assert not run.about["own_validation"]
 
 
 def test_classes_that_training_does_not_have_are_refused(parts: Path) -> None:
     (folder,) = parts.glob("[vV]*")
     write(folder, {"dog/1.png": RED})
-    source = open_source(f"folder:{parts}")
-    assert one_line(lambda: source.read("train")) == f"{folder} has classes that train/ has not: dog."
+    told = one_line(lambda: split_of(open_source(f"folder:{parts}")))
+    assert f"{folder} has classes that train/ has not: dog." in told
 
 
-def test_two_folders_of_validation_images_are_refused(tmp_path: Path) -> None:
-    data = write(tmp_path, {f"{part}/{name}": RED for part in ("train", "val", "valid") for name in PHOTOS})
-    assert "valid/" in one_line(lambda: open_source(data))
+def test_two_folders_of_validation_images_are_refused_in_training(tmp_path: Path) -> None:
+    data = write(tmp_path, {f"{part}/{name}": RED for part in ("train", "val", "valid", "test") for name in PHOTOS})
+    assert len(open_source(data).read("test")) == 60
+    assert "which are the validation images?" in one_line(lambda: split_of(open_source(data)))
 
 
 def test_a_long_tail_is_not_made_of_them(parts: Path) -> None:
     source = open_source(f"folder:{parts}")
     config = config_of(f"folder:{parts}", imbalance=2)
-    assert one_line(lambda: training_images(config, source)).startswith("imbalance is for data without validation")
+    assert one_line(lambda: learned_images(config, source)).startswith(
+        "imbalance is for validation images that are held"
+    )
 
 
 def test_other_data_have_none(tmp_path: Path) -> None:
-    for name in ("fashion-mini", f"npz:{write_tiny_npz(tmp_path / 'tiny.npz')}"):
-        assert open_source(name).validation() is None
+    file = write_tiny_npz(tmp_path / "tiny.npz")
+    for name in ("fashion-mini", f"npz:{file}"):
+        assert not open_source(name).has_validation
+    own, held_out = (config_of(f"npz:{file}", validation=each) for each in ("own", "held-out"))
+    assert differing_keys(own, held_out) == []  # the same images: a run from before says "held-out"
 
 
-def test_the_mask_is_that_of_the_images(parts: Path) -> None:
-    source = open_source(f"folder:{parts}")
-    own = source.validation()
-    assert own is not None
-    assert (own.shape, own.dtype, int(own.sum())) == ((51,), torch.bool, 15)
+def test_a_run_from_before_goes_on_as_it_began(parts: Path, tmp_path: Path) -> None:
+    """Its recipe has no word of it: validation images were held out, and val/ was not read."""
+    run = train_run(config_of(f"folder:{parts}", validation="held-out"), tmp_path / "run")
+    recipe = (run.folder / RECIPE).read_text()
+    (run.folder / RECIPE).write_text("".join(line for line in recipe.splitlines(True) if "validation =" not in line))
+    about = json.loads((run.folder / ABOUT).read_text())
+    about["recipe_digest"] = recipe_digest((run.folder / RECIPE).read_bytes())
+    (run.folder / ABOUT).write_text(json.dumps(about))
+    old = open_run(run.folder)
+    assert old.config == run.config
+    assert len(valid_images(old, open_source(f"folder:{parts}"))) == run.about["valid_images"]
+    train_run(old.config, run.folder, resume=True)
+
+
+def test_a_start_that_was_trained_on_validation_images_is_refused(tmp_path: Path) -> None:
+    """Images are moved out of train/ to make a val/, and a run from before starts the next one."""
+    write(tmp_path / "data", {f"{part}/{name}": PHOTOS[name] for part in ("train", "test") for name in PHOTOS})
+    data = f"folder:{tmp_path / 'data'}"
+    first = train_run(config_of(data), tmp_path / "first")
+    for file in (tmp_path / "data/train").glob("*/0[0-4].png"):
+        moved = tmp_path / "data/val" / file.relative_to(tmp_path / "data/train")
+        moved.parent.mkdir(parents=True, exist_ok=True)
+        file.rename(moved)
+    config = config_of(data, init=str(first.folder))
+    told = one_line(lambda: train_run(config, tmp_path / "second"))
+    assert told == f"{first.folder} was trained on 15 of the 15 validation images: start anew, or from another run."
+    clean = train_run(config_of(data), tmp_path / "clean")
+    train_run(config_of(data, init=str(clean.folder), valid_fraction=0.4), tmp_path / "third")

@@ -223,7 +223,6 @@ def test_what_is_said_at_the_start(tmp_path: Path) -> None:
         "2 of 3 classes have fewer than 20 validation images; accuracy on the 2 of 'cats' is known to +-49 points: "
         "choose no epoch or weight by it.",
         "classes are unbalanced: 'ants' has 90 training images, 'cats' 10.",
-        "class weights may do harm on such data: --with-base trains a baseline too, and keeps the better.",
         "2 valid images are in the train part too: accuracy measured on them is too high.",
     ]
     run.about["class_names"] = ["ants", "bees", "Ants"]

@@ -15,6 +15,7 @@ from worstclass.attacks import PGD
 from worstclass.cli import main as cli
 from worstclass.config.keys import Config
 from worstclass.config.methods import METHODS, ObjectiveName
+from worstclass.config.recipe import make_config, merge
 from worstclass.data import Images
 from worstclass.errors import UserError
 from worstclass.evaluation.targets import run_target
@@ -261,23 +262,26 @@ def test_a_plain_method_has_no_base(data: Path) -> None:
 @pytest.mark.parametrize(
     ("settings", "balanced"),
     [
-        ({"method": "guarded", "guarded_radius": 0.2}, True),
-        ({"method": "guarded", "guarded_base": "data"}, False),
-        ({"method": "wat"}, True),
-        ({"method": "wat", "variant": "reference"}, False),
-        ({"method": "cfol"}, True),
-        ({"method": "cfol", "cfol_mode": "weight"}, False),
-        ({"method": "frl-rw"}, False),
-        ({"method": "dafa"}, False),
+        ({"method": "guarded", "guarded_radius": 0.2}, "sample"),
+        ({"method": "guarded", "guarded_mode": "weight"}, "weight"),
+        ({"method": "guarded", "guarded_base": "data"}, None),
+        ({"method": "wat"}, "weight"),
+        ({"method": "wat", "variant": "reference"}, None),
+        ({"method": "cfol"}, "sample"),
+        ({"method": "cfol", "cfol_mode": "weight"}, None),
+        ({"method": "frl-rw"}, None),
+        ({"method": "dafa"}, None),
     ],
 )
-def test_the_recipe_of_a_base(data: Path, objective: str, settings: dict[str, Any], balanced: bool) -> None:
+def test_the_recipe_of_a_base(data: Path, objective: str, settings: dict[str, Any], balanced: str | None) -> None:
     """The run's, but for what it learns: methods that start from balanced classes are compared with these."""
     config = config_of(data, objective=objective, average="ema", **settings)
     base = base_config(config)
     assert (base.method, base.class_weights) == (("fixed", "balanced") if balanced else (objective, None))
     assert base.base_objective == objective
-    assert base.title == f"{METHODS[objective].title}{', balanced' * balanced} + EMA"
+    assert balanced in (None, base.fixed_mode)
+    how = {None: "", "weight": ", balanced", "sample": ", balanced by sampling"}[balanced]
+    assert base.title == f"{METHODS[objective].title}{how} + EMA"
     kept = {"average", "epochs", "eps", "data", "seed", "lr", "attack_steps", "valid_fraction"}
     assert {key: getattr(base, key) for key in kept} == {key: getattr(config, key) for key in kept}
 
@@ -295,11 +299,33 @@ def test_a_method_balances_if_it_starts_so(data: Path, name: str) -> None:
     for its in settings.get(name, [{}]):
         config = config_of(data, method=name, **its)
         weights = config.make_strategy(counts).weights
-        drawn = [each for each in (weights.quota, weights.sampling) if each is not None]
-        share = weights.natural * (drawn[0] if drawn else plain)
+        drawn = next((each for each in (weights.quota, weights.sampling) if each is not None), None)
+        share = weights.natural * (plain if drawn is None else drawn)
         share = share / share.sum()
         nearer = float((share - even).abs().sum()) < float((share - plain).abs().sum())
-        assert METHODS[name].balances(config) == nearer, its
+        assert METHODS[name].balanced(config) == (None if not nearer else "weight" if drawn is None else "sample"), its
+
+
+def test_a_base_goes_on_as_it_began(data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """One of an older version had another recipe: two of them in one training would be neither."""
+    config, trained = config_of(data), 0
+    plain = make_config(merge(base_config(config).recipe(), {"method": "trades"}))
+
+    def stop(line: dict[str, Any]) -> None:
+        nonlocal trained
+        trained += 1
+        if trained == config.epochs + 1:
+            raise KeyboardInterrupt
+
+    with monkeypatch.context() as older:
+        older.setattr("worstclass.runs.train.base_config", lambda _: plain)
+        with pytest.raises(KeyboardInterrupt):
+            train_run(config, tmp_path / "run", on_epoch=stop)
+    assert open_run(tmp_path / "run" / BASE).config.method == "trades"
+    run = train_run(config, tmp_path / "run", resume=True)
+    assert run.about["base"]["title"] == "TRADES"
+    log = open_run(run.folder / BASE).log
+    assert [line["class_weights"] for line in log[2:]] == [[1.0] * 3] * 2
 
 
 def test_a_base_is_attacked_in_the_same_steps(data: Path) -> None:

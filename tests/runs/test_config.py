@@ -148,7 +148,7 @@ def test_a_config_cannot_change() -> None:
 # --- mistakes ---
 
 MISTAKES: dict[str, tuple[dict[str, Any], list[str]]] = {
-    "key": ({"epoch": 3}, ["unknown key 'epoch'", "Did you mean 'epochs'?", "batch_size", "csl_rate"]),
+    "key": ({"epoch": 3}, ["unknown key 'epoch'", "Did you mean 'epochs'?", "batch_size", "eta"]),
     "method": ({"method": "wta"}, ["unknown method 'wta'", "Did you mean 'wat'?", *METHODS]),
     "objective": ({"objective": "tradse"}, ["unknown objective 'tradse'", "'trades'?", "natural, pgd-at, trades"]),
     "variant": ({"variant": "refrence"}, ["unknown variant 'refrence'", "'reference'?", "paper"]),

@@ -14,7 +14,7 @@ from torch import nn
 from tiny import put_weights, tiny_run
 from worstclass.auditing.preflight import preflight
 from worstclass.cli import main as cli
-from worstclass.config.recipe import make_config
+from worstclass.config.recipe import make_config, merge
 from worstclass.data import Images
 from worstclass.errors import UserError
 from worstclass.evaluation.targets import evaluate_target, run_target
@@ -131,7 +131,7 @@ def test_the_card_holds_every_class_and_says_what_was_measured(run: Run, tmp_pat
 def test_no_folder_of_this_machine_is_in_a_card(name: str, run: Run, tmp_path: Path) -> None:
     named = name.format(tmp_path)
     changed = {"data": named} | ({"model": named} if named.endswith(":make") else {})
-    own = replace(run, config=make_config(run.config.recipe() | changed))
+    own = replace(run, config=make_config(merge(run.config.recipe(), changed)))
     config = {"model": own.config.model, "version": "0", "epoch": 1, "checkpoint": "selected"}
     card = json.loads((run.folder / "card.json").read_text())
     text = model_card(own, config, card | {"about": card["about"] | {"data": named}}, "safetensors")

@@ -35,15 +35,18 @@ def data_command(
     if not 0 < valid_fraction < 1:
         raise UserError("--valid-fraction must be between 0 and 1.")
 
-    from worstclass.data import open_source
+    from worstclass.data import open_source, split_validation
     from worstclass.evaluation.data_check import check_data, split_note
+    from worstclass.runs.run import own_validation
 
     with own_options():
         source = open_source(data, image_size=image_size, test_fraction=test_fraction, data_dir=data_dir)
-        images = source.read("train")
-        train, valid = source.split(images, valid_fraction, valid_min)
-        test = source.read("test")
-    own = source.validation() is not None
+        names, train, test = source.class_names, source.read("train"), source.read("test")
+        if source.has_validation:
+            valid = own_validation(source, train)
+        else:
+            train, valid = split_validation(train, len(names), valid_fraction, valid_min, class_names=names)
+    own = source.has_validation
     found = check_data({"train": train, "valid": valid, "test": test}, source.class_names, own_validation=own)
     table = Table("Class", "Training", "Validation", "", "Test", "Disputed %", title=Text(visible(data)))
     order = sorted(range(source.num_classes), key=lambda k: found.counts["train"][k])

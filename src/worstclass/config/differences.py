@@ -10,12 +10,15 @@ OF_THE_METHOD = METHOD_KEYS | {"method"}
 def differing_keys(*configs: Config) -> list[str]:
     """The keys in which configurations differ that use them: WAT and TRADES differ in the method, and not in eta.
 
-    What is open until a run begins (`for_classes`, `from_epoch`) does not differ from what it can become.
+    What is open until a run begins (`for_classes`, `from_epoch`, and whether the data bring validation images) does not
+    differ from what it can become.
     """
     used = [(config, config.used_keys) for config in configs]
     values = {key: {getattr(config, key) for config, keys in used if key in keys} for key in Config.model_fields}
     if "worst" in values["select"]:
         values["select"] -= {*WORST}
+    if "own" in values["validation"]:
+        values["validation"].discard("held-out")
     for key in STARTS:
         values[key].discard(None)
     return [key for key, found in values.items() if len(found) > 1]

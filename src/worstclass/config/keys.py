@@ -112,6 +112,9 @@ class Config(BaseModel):
         False, description="one random change of each image: colour, brightness, contrast, sharpness, shear, rotation"
     )
     erase: Fraction = Field(0.0, description="share of the images in which a random rectangle is black")
+    validation: Literal["own", "held-out"] = Field(
+        "own", description="validation images: those that the data bring, if any, or held out of the training images"
+    )
     valid_fraction: Share = Field(0.06, description="fraction of each class for validation, its last images")
     valid_min: Whole = Field(
         20,
@@ -147,6 +150,9 @@ class Config(BaseModel):
     variant: Literal["paper", "reference"] = Field("paper", description="wat as in the paper, or as in its public code")
     class_weights: tuple[NotNegative, ...] | Literal["balanced"] | None = Field(
         None, description="w_1..w_K, summing to 1, or 'balanced': all classes alike, however many images each has"
+    )
+    fixed_mode: Literal["weight", "sample"] = Field(
+        "weight", description="weight the losses of classes, or sample classes by the weights"
     )
     focus_class: Whole | None = Field(None, ge=0, description="index of the class that gets focus_weight")
     focus_weight: Share | None = Field(None, description="w_c of focus_class; the others share the rest")

@@ -28,9 +28,9 @@ class Method:
     """A way to train: its name in tables, its strategy for training images of these counts (K,), what of its settings
     belongs to the name, the keys of a recipe that are its own, and its base loss where the recipe names none.
 
-    `balances`: before it has learned anything all classes weigh alike, however many images each has. `aims`: its
-    strategy has targets, which not every objective can aim at. `hard_labels`: its `reduce` has a loss of its own on the
-    labels, which neither smoothing nor self-distillation reaches.
+    `balanced`: how it makes classes weigh alike before it has learned anything, or nearly so, however many images each
+    has; None if it does not. `aims`: its strategy has targets, which not every objective can aim at. `hard_labels`: its
+    `reduce` has a loss of its own on the labels, which neither smoothing nor self-distillation reaches.
     """
 
     title: str
@@ -40,7 +40,7 @@ class Method:
     objective: ObjectiveName = "trades"
     aims: bool = False
     hard_labels: bool = False
-    balances: Callable[[Settings], bool] = lambda config: False
+    balanced: Callable[[Settings], Literal["weight", "sample"] | None] = lambda config: None
 
 
 def check_method(name: str) -> str:
@@ -80,24 +80,27 @@ def _fixed(config: Settings, class_counts: Tensor) -> ClassStrategy:
 
     from worstclass.strategies import Fixed, focus
 
-    num_classes = len(class_counts)
+    num_classes, sample = len(class_counts), config.fixed_mode == "sample"
     if config.class_weights == "balanced":
-        return Fixed(class_counts, torch.full((num_classes,), 1 / num_classes, dtype=torch.float64))
+        even = torch.full((num_classes,), 1 / num_classes, dtype=torch.float64)
+        return Fixed(class_counts, even, sample=sample)
     if config.class_weights is not None:
         if len(config.class_weights) != num_classes:
             raise UserError(f"class_weights has {len(config.class_weights)} numbers, the data {num_classes} classes.")
-        return Fixed(class_counts, torch.tensor(config.class_weights, dtype=torch.float64))
+        return Fixed(class_counts, torch.tensor(config.class_weights, dtype=torch.float64), sample=sample)
     assert config.focus_class is not None
     assert config.focus_weight is not None
     if config.focus_class >= num_classes:
         raise UserError(f"focus_class is {config.focus_class}, the data's classes are 0..{num_classes - 1}.")
-    return Fixed(class_counts, focus(num_classes, config.focus_class, config.focus_weight))
+    return Fixed(class_counts, focus(num_classes, config.focus_class, config.focus_weight), sample=sample)
 
 
 def _focus(config: Settings) -> str:
+    sampled = " by sampling" if config.fixed_mode == "sample" else ""
     if config.class_weights == "balanced":
-        return ", balanced"
-    return "" if config.focus_weight is None else f", {config.focus_weight:g} on class {config.focus_class}"
+        return f", balanced{sampled}"
+    focused = "" if config.focus_weight is None else f", {config.focus_weight:g} on class {config.focus_class}"
+    return focused + sampled
 
 
 def _dafa(config: Settings, class_counts: Tensor) -> ClassStrategy:
@@ -177,14 +180,17 @@ METHODS: dict[str, Method] = {
     "pgd-at": Method("PGD-AT", _uniform, objective="pgd-at"),
     "trades": Method("TRADES", _uniform),
     "fixed": Method(
-        "Fixed weights", _fixed, _focus, keys=("objective", "class_weights", "focus_class", "focus_weight")
+        "Fixed weights",
+        _fixed,
+        _focus,
+        keys=("objective", "class_weights", "fixed_mode", "focus_class", "focus_weight"),
     ),
     "wat": Method(
         "WAT",
         _wat,
         lambda config: " (reference)" if config.variant == "reference" else "",
         keys=("objective", "eta", "variant"),
-        balances=lambda config: config.variant == "paper",
+        balanced=lambda config: "weight" if config.variant == "paper" else None,
     ),
     "frl-rw": Method("FRL-RW", _frl, keys=_FRL_KEYS),
     "frl-rwrm": Method("FRL-RWRM", _frl, keys=(*_FRL_KEYS, "frl_margin_rate")),
@@ -202,7 +208,7 @@ METHODS: dict[str, Method] = {
             "guarded_base",
             "guarded_mode",
         ),
-        balances=lambda config: config.guarded_base == "balanced",
+        balanced=lambda config: config.guarded_mode if config.guarded_base == "balanced" else None,
     ),
     "dafa": Method(
         "DAFA",
@@ -216,7 +222,7 @@ METHODS: dict[str, Method] = {
         "CFOL",
         _cfol,
         keys=("objective", "cfol_eta", "cfol_gamma", "cfol_mode"),
-        balances=lambda config: config.cfol_mode == "sample",
+        balanced=lambda config: "sample" if config.cfol_mode == "sample" else None,
     ),
     "csr": Method("CSR", _csr, keys=("csr_alpha", "csr_part", "csr_diagonal"), hard_labels=True),
     "fair-tat": Method("FAIR-TAT", _fair_tat, keys=("objective", "fair_tat_sharpness", "fair_tat_radius"), aims=True),

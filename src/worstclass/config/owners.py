@@ -9,7 +9,7 @@ from typing import Any
 
 from worstclass.config.methods import METHOD_KEYS, METHODS
 from worstclass.errors import UserError, shown
-from worstclass.inputs.names import RESIZED, SPLIT, data_kind
+from worstclass.inputs.names import RESIZED, SPLIT, VALIDATED, data_kind
 
 Values = Mapping[str, Any]
 
@@ -18,6 +18,7 @@ _ATTACKED = ("objective", ("pgd-at", "trades", "bat"))
 OWNERS: dict[str, tuple[str, tuple[str, ...]]] = {
     "image_size": ("data", RESIZED),
     "test_fraction": ("data", SPLIT),
+    "validation": ("data", VALIDATED),
     "lr_milestones": ("schedule", ("piecewise",)),
     "lr_decay": ("schedule", ("piecewise",)),
     "lr_peak": ("schedule", ("one-cycle",)),

@@ -72,7 +72,7 @@ def parse_settings(settings: Iterable[str]) -> dict[str, Any]:
     return values
 
 
-REPLACED: dict[str, Any] = {"valid_min": 0, "recalibrate": False}
+REPLACED: dict[str, Any] = {"validation": "held-out", "valid_min": 0, "recalibrate": False}
 """What held before a key was there, where that is not its default."""
 
 

@@ -2,13 +2,13 @@
 pickle is read."""
 
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 import torch
-from torch import Tensor
 
-from worstclass.data.images import Images, check_class_names, join, joined_mask
+from worstclass.data.images import Images, check_class_names
+from worstclass.data.source import VALIDATION_NAMES, Part
 from worstclass.errors import UserError, choose
 from worstclass.files import Npz, clean_errors
 
@@ -30,42 +30,33 @@ def read_npz_names(path: Path) -> tuple[str, ...]:
     return check_class_names([str(k) for k in range(int(labels.max()) + 1)], path)
 
 
-def read_npz(path: Path, part: Literal["train", "test"]) -> Images:
-    """The part's images and their labels; those of x_valid, if there are any, come after those of x_train."""
-    images = _read_part(path, part)
-    if part == "test" or npz_validation(path) is None:
-        return images
-    return join(images, _read_part(path, "valid"), path)
-
-
-def npz_validation(path: Path) -> Tensor | None:
-    """Which images of the training part are those of x_valid, a mask; None where the file has none."""
+def npz_validation(path: Path) -> str | None:
+    """How the file calls its validation part, if it has one: `valid` of x_valid."""
     with Npz(path) as archive:
-        if "x_valid" not in archive.names:
-            return None
-        shapes = [archive.shape(name) for name in ("x_train", "x_valid")]
-    if not all(shapes):
-        raise UserError(f"{path}: x_train and x_valid must be images, not single numbers.")
-    return joined_mask(*(shape[0] for shape in shapes))
+        found = [name for name in VALIDATION_NAMES if f"x_{name}" in archive.names]
+    if len(found) > 1:
+        raise UserError(f"{path} has x_{found[0]} and x_{found[1]}: which are the validation images?")
+    return found[0] if found else None
 
 
-def _read_part(path: Path, part: str) -> Images:
-    """Images, (N, H, W), (N, H, W, C) or (N, C, H, W) as uint8, and their labels.
+def read_npz(path: Path, part: Part) -> Images:
+    """The part's images, (N, H, W), (N, H, W, C) or (N, C, H, W) as uint8, and their labels.
 
     Channels are the axis of size 1, 3 or 4. Where both axes have such a size, `layout` in the file must say which.
     """
+    called = npz_validation(path) if part == "validation" else part
     num_classes = len(read_npz_names(path))
     with Npz(path) as archive:
-        x, y = archive.read(f"x_{part}"), archive.read(f"y_{part}")
+        x, y = archive.read(f"x_{called}"), archive.read(f"y_{called}")
         layout = _read_layout(archive, path)
     if x.dtype != np.uint8:
-        raise UserError(f"{path}: x_{part} must be uint8 in 0..255, not {x.dtype}.")
-    x = channels_first(x, layout, f"{path}: x_{part}")
+        raise UserError(f"{path}: x_{called} must be uint8 in 0..255, not {x.dtype}.")
+    x = channels_first(x, layout, f"{path}: x_{called}")
     if x.size == 0:
-        raise UserError(f"{path}: x_{part} has no pixels: its shape is {x.shape}.")
-    check_labels(y, num_classes, f"{path}: y_{part}")
+        raise UserError(f"{path}: x_{called} has no pixels: its shape is {x.shape}.")
+    check_labels(y, num_classes, f"{path}: y_{called}")
     if len(x) != len(y):
-        raise UserError(f"{path}: {len(x)} images in x_{part} but {len(y)} labels in y_{part}.")
+        raise UserError(f"{path}: {len(x)} images in x_{called} but {len(y)} labels in y_{called}.")
     return Images(torch.from_numpy(np.ascontiguousarray(x)), torch.from_numpy(y.astype(np.int64)))
 
 

@@ -10,12 +10,12 @@ import zlib
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
 
 import numpy as np
 import torch
 
 from worstclass.data.images import Images, check_class_names
+from worstclass.data.source import Part
 from worstclass.errors import UserError, reason
 from worstclass.files import read_text, write_atomic
 
@@ -92,7 +92,7 @@ def find_cifar(layout: Layout, data_dir: Path) -> Path | None:
     return None
 
 
-def read_cifar(layout: Layout, folder: Path, part: Literal["train", "test"]) -> Images:
+def read_cifar(layout: Layout, folder: Path, part: Part) -> Images:
     """The images and class labels of one part, checked against the known size and digest."""
     tables = []
     for name, (rows, digest) in (layout.train if part == "train" else layout.test).items():

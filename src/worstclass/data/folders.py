@@ -8,11 +8,10 @@ from contextlib import closing
 from pathlib import Path
 
 import torch
-from torch import Tensor
 
 from worstclass.data.images import Images, check_class_names
 from worstclass.data.pictures import SizesDiffer, enlarged_notes, read_header, read_pictures, stack
-from worstclass.data.source import Part
+from worstclass.data.source import VALIDATION_NAMES, Part
 from worstclass.errors import UserError
 
 SUFFIXES = {".png", ".jpg", ".jpeg", ".bmp", ".webp"}
@@ -20,15 +19,14 @@ KINDS = ", ".join(sorted(SUFFIXES))
 BY_SYSTEMS = {"thumbs.db", "desktop.ini", "__macosx"}  # what nobody put there
 SHOWN = 3  # names, at most, in a sentence
 PARTS: tuple[Part, ...] = ("train", "test")
-VALIDATION = ("validation", "valid", "val")  # how people call it
 SPLIT_REMEDY = "--set test_fraction=0.2"
 
 
 class Folder:
     """Images of one folder, by class and file name.
 
-    With PATH/train or PATH/test these are the parts; the images of PATH/validation, or valid or val, come after those
-    of train. Without both, the folders of PATH are the classes, and `test_fraction` of each class is the test part;
+    With PATH/train or PATH/test these are the parts; PATH/validation, or valid or val, is one too if it has classes of
+    PATH/train. Without both, the folders of PATH are the classes, and `test_fraction` of each class is the test part;
     without it everything is, and nothing can be trained on.
     """
 
@@ -50,12 +48,12 @@ class Folder:
         if len(names) < 2:
             raise UserError(f"{first} has {len(names)} class folder(s); two or more are needed.")
         self.class_names = check_class_names(names, first)
-        self._validation = None if self._flat else self._find_validation()
+        self._validation = [] if self._flat else self._find_validation()
 
     def read(self, part: Part) -> Images:
         """Every image of a part, in the order of class and file name; greyscale stays one channel."""
         files = self._files(part)
-        where = str(self._path if self._flat else self._path / part)
+        where = str(self._path if self._flat else self._root(part))
         if not files:
             classes = f" for {part}ing in its class folders ({', '.join(self.class_names[:SHOWN])}, ...)"
             raise UserError(f"{where} holds no image files ({KINDS}){classes if self._flat else ''}.")
@@ -70,11 +68,10 @@ class Folder:
         self._sides[part] = sides
         return Images(x, torch.tensor([label for label, _ in files]))
 
-    def validation(self) -> Tensor | None:
-        """Which images of the training part are in PATH/validation, a mask; None where there is no such folder."""
-        if self._validation is None:
-            return None
-        return torch.tensor([file.is_relative_to(self._validation) for _, file in self._files("train")])
+    @property
+    def has_validation(self) -> bool:
+        """Whether there are validation images beside those to train on."""
+        return bool(self._validation)
 
     def test_shape(self) -> tuple[int, ...] | None:
         """(C, H, W) of test images, by headers alone; None where there is no image."""
@@ -94,15 +91,15 @@ class Folder:
                 "some of them, give its test_fraction."
             )
         others = [] if self._flat else [each for each in _folders(self._path) if each.name not in PARTS]
-        beside = [f"{each.name}/" for each in others if each != self._validation]
+        beside = [f"{each.name}/" for each in others if each not in self._validation]
         if beside and "train" in (parts or PARTS):
             why = "" if self._validation else ": validation images are taken out of train/"
             lines.append(f"{self._path} also holds {', '.join(beside[:SHOWN])}{_more(beside)}, which is not read{why}.")
         roots = [(self._path, str(self._path))]
         if not self._flat:
             roots = [(self._path / part, f"{part}/") for part in parts or PARTS]
-            if self._validation and "train" in (parts or PARTS):
-                roots.append((self._validation, f"{self._validation.name}/"))
+            if "train" in (parts or PARTS):
+                roots += [(each, f"{each.name}/") for each in self._validation]
         for root, shown in roots:
             found = [name for name in self.class_names for name in _left_out(root / name)]
             if found:
@@ -112,13 +109,21 @@ class Folder:
                 )
         return lines + enlarged_notes(self._sides, self._size, parts)
 
-    def _find_validation(self) -> Path | None:
-        """The folder beside PATH/train that has its classes, if it is called so."""
-        found = [entry for entry in _folders(self._path) if entry.name.lower() in VALIDATION]
-        found = [entry for entry in found if {each.name for each in _folders(entry)} & {*self.class_names}]
-        if len(found) > 1:
-            raise UserError(f"{self._path} has {found[0].name}/ and {found[1].name}/: which are the validation images?")
-        return found[0] if found and (self._path / "train").is_dir() else None
+    def _find_validation(self) -> list[Path]:
+        """The folders beside PATH/train that have its classes and are called so: one, it is hoped."""
+        if not (self._path / "train").is_dir():
+            return []
+        found = [entry for entry in _folders(self._path) if entry.name.lower() in VALIDATION_NAMES]
+        return [entry for entry in found if {each.name for each in _folders(entry)} & {*self.class_names}]
+
+    def _root(self, part: Part) -> Path:
+        """The folder of a part."""
+        if part != "validation":
+            return self._path / part
+        if len(self._validation) > 1:
+            one, other = (each.name for each in self._validation[:2])
+            raise UserError(f"{self._path} has {one}/ and {other}/: which are the validation images?")
+        return self._validation[0]
 
     def _check(self, part: Path) -> None:
         if not part.is_dir():
@@ -136,10 +141,11 @@ class Folder:
     def _files(self, part: Part) -> list[tuple[int, Path]]:
         """The image files of a part, each with its label."""
         if not self._flat:
-            root = self._path / part
+            root = self._root(part)
             self._check(root)
-            roots = [root, self._validation] if self._validation and part == "train" else [root]
-            return [file for each in roots for file in self._by_class(each)]
+            if extra := {entry.name for entry in _folders(root)} - set(self.class_names):
+                raise UserError(f"{root} has classes that train/ has not: {', '.join(sorted(extra))}.")
+            return [(k, file) for k, name in enumerate(self.class_names) for file in _image_files(root / name)]
         if self._fraction is None and part == "train":
             raise UserError(
                 f"{self._path} has no train/ and test/: give test_fraction, as in {SPLIT_REMEDY}, "
@@ -152,11 +158,6 @@ class Folder:
             chosen += [(k, file) for file in files if (file in tested) == (part == "test")]
         return chosen
 
-    def _by_class(self, root: Path) -> list[tuple[int, Path]]:
-        if extra := {entry.name for entry in _folders(root)} - set(self.class_names):
-            raise UserError(f"{root} has classes that train/ has not: {', '.join(sorted(extra))}.")
-        return [(k, file) for k, name in enumerate(self.class_names) for file in _image_files(root / name)]
-
     def _colour_beside(self, part: Part) -> bool:
         """Whether images of the other part have colours, by their headers: then those of this one get them too. What is
         in PATH/test does not matter for training."""
@@ -164,7 +165,7 @@ class Folder:
             other = [] if self._fraction is None else self._files("test" if part == "train" else "train")
             return _has_colour(other)
         trained = self._path / "train"
-        return part == "test" and trained.is_dir() and _has_colour(self._files("train"))
+        return part != "train" and trained.is_dir() and _has_colour(self._files("train"))
 
 
 def files_to_test(files: Sequence[Path], fraction: float) -> set[Path]:
@@ -192,7 +193,7 @@ def _check_spelling(path: Path) -> None:
     """Raise if a part is there as Train or TEST: it would be a class, or not be read. A class may be called Train:
     it holds images, and other classes are beside it."""
     folders = _folders(path)
-    only_parts = {entry.name.lower() for entry in folders} <= {*PARTS, *VALIDATION}
+    only_parts = {entry.name.lower() for entry in folders} <= {*PARTS, *VALIDATION_NAMES}
     some_part = any((path / part).is_dir() for part in PARTS)
     for entry in folders:
         part = entry.name.lower()

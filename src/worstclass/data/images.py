@@ -111,19 +111,6 @@ def long_tail(images: Images, num_classes: int, ratio: float) -> Images:
     return images.select(keep)
 
 
-def join(train: Images, valid: Images, where: object) -> Images:
-    """Training images, then the validation images that a data set brings."""
-    if train.x.shape[1:] != valid.x.shape[1:]:
-        shapes = [tuple(each.x.shape[1:]) for each in (train, valid)]
-        raise UserError(f"{where}: training images are {shapes[0]}, validation images {shapes[1]}.")
-    return Images(torch.cat((train.x, valid.x)), torch.cat((train.y, valid.y)))
-
-
-def joined_mask(train: int, valid: int) -> Tensor:
-    """Which of so many joined images are for validation."""
-    return torch.tensor([False] * train + [True] * valid)
-
-
 def held_out(count: int, fraction: float, minimum: int = 0) -> int:
     """Validation images of a class of `count` images, two or more: the `fraction`, rounded to the nearest.
 

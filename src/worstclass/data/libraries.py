@@ -10,9 +10,9 @@ from typing import Any
 import torch
 
 from worstclass.data.collect import LABELS, known_labels, names_of, read_resized, read_whole
-from worstclass.data.images import Images, check_class_names, join, joined_mask
+from worstclass.data.images import Images, check_class_names
 from worstclass.data.pictures import SIZE_REMEDY, enlarged_notes
-from worstclass.data.source import Part, Source
+from worstclass.data.source import VALIDATION_NAMES, Part, Source
 from worstclass.errors import UserError, unknown
 from worstclass.files import clean_errors
 from worstclass.inputs.factories import call_factory, need
@@ -20,7 +20,6 @@ from worstclass.inputs.names import RESIZED, data_kind
 
 SAVED = ("dataset_dict.json", "state.json")
 """Files of a folder by `save_to_disk`: of several splits, and of one."""
-VALIDATION = "validation"  # a split of Hugging Face datasets
 
 
 def hf_source(name: str, image_size: int | None = None) -> Source:
@@ -63,18 +62,16 @@ def hf_source(name: str, image_size: int | None = None) -> Source:
     reader = _Reader(name, lambda part: _Pairs(part_of(part).select_columns([image, label]), image, label), image_size)
     names = _class_names(labelled, lambda: torch.as_tensor(test[label][:]), name)
 
-    def validation() -> torch.Tensor | None:
-        if hasattr(load(), "features") or VALIDATION not in load() or split == VALIDATION:
-            return None
-        return joined_mask(len(part_of("train")), len(part_of(VALIDATION)))
+    splits = [] if hasattr(load(), "features") else [each for each in VALIDATION_NAMES if each in load()]
+    own = [each for each in splits if each != split]  # that one is tested on
 
     def read(part: Part) -> Images:
-        images = reader.read(part)
-        if part == "test" or validation() is None:
-            return images
-        return join(images, reader.read(VALIDATION), f"data '{name}'")
+        if part != "validation":
+            return reader.read(part)
+        with clean_errors(f"data '{name}', split '{own[0]}'"):
+            return reader.read(own[0])
 
-    return Source(name, names, read, validation=validation, notes=reader.notes)
+    return Source(name, names, read, has_validation=bool(own), notes=reader.notes)
 
 
 class _Pairs:

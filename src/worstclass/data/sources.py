@@ -48,11 +48,11 @@ def open_source(
         return torchvision_source(name, Path(data_dir), image_size)
     if kind == "npz":
         file = Path(path)
-        shape, validation = partial(npz_test_shape, file), partial(npz_validation, file)
-        return Source(name, read_npz_names(file), partial(read_npz, file), shape, validation)
+        shape, validation = partial(npz_test_shape, file), npz_validation(file)
+        return Source(name, read_npz_names(file), partial(read_npz, file), shape, validation is not None)
     if kind == "folder":
         images = Folder(Path(path), image_size=image_size, test_fraction=test_fraction)
-        return Source(name, images.class_names, images.read, images.test_shape, images.validation, images.notes)
+        return Source(name, images.class_names, images.read, images.test_shape, images.has_validation, images.notes)
     if name == "fashion-mini":
         return Source(name, read_npz_names(FASHION_MINI), lambda part: read_npz(FASHION_MINI, part))
     layout = CIFAR10 if name == "cifar10" else CIFAR100

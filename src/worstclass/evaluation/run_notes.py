@@ -32,8 +32,7 @@ def start_notes(run: Run) -> list[str]:
     left_out = list(run.about.get("data_notes", []))  # or enlarged
     lines = rate_note(run) + radius_note(run) + left_out
     lines += name_note(run.class_names) + split_note(counts, run.config.valid_fraction, own=own)
-    risks = count_notes(run.class_names, counts)
-    lines += risks + (base_note(run) if risks else [])
+    lines += count_notes(run.class_names, counts)
     if shape := run.about.get("test_shape"):
         lines += size_note([run.about["in_channels"], *run.about["image_size"]], shape)
     copies = run.about.get("valid_in_train", 0)
@@ -45,8 +44,9 @@ def start_notes(run: Run) -> list[str]:
 
 
 def base_note(run: Run) -> list[str]:
-    """Class weights that nothing will be compared with, where they may do harm."""
-    if run.config.base_start is not None or not can_have_base(run.config.model_dump()):
+    """Class weights that nothing will be compared with, where they may do harm; before a run begins."""
+    alone = run.config.base_start is None and can_have_base(run.config.model_dump()) and run.fork is None
+    if not alone or not count_notes(run.class_names, run.about["class_counts"]):
         return []
     return ["class weights may do harm on such data: --with-base trains a baseline too, and keeps the better."]
 
@@ -77,12 +77,12 @@ def cost_note(run: Run) -> list[str]:
 
 
 def time_note(run: Run, done: int = 0) -> list[str]:
-    """How long the epochs after `done` take on a CPU, where that is long, before the first step."""
+    """How long the epochs after `done` take on a CPU, where that is long, before the first step of a process."""
     seconds = expected_seconds(run, done)
     if seconds < LONG:
         return []
     smaller = ""
-    if run.config.model != SMALL:
+    if run.config.model != SMALL and not done:
         less = expected_seconds(with_model(run, SMALL), done)
         smaller = f", with --set model={SMALL} about {duration(less)}"
     return [f"on this CPU the training takes about {duration(seconds)}{smaller}; a GPU is what it is meant for."]

@@ -55,9 +55,9 @@ from worstclass.runs.run import (
     check_classifier,
     consent,
     fingerprint,
+    learned_images,
     open_data,
     refuse_script,
-    training_images,
     valid_images,
 )
 from worstclass.runs.seen import count_seen
@@ -138,7 +138,7 @@ def _renamed_note(run: Run, source: Source) -> list[str]:
     if run.config.test_fraction is None:
         return []
     try:
-        if fingerprint(training_images(run.config, source)) == run.about["data_digest"]:
+        if learned_images(run.config, source).digest == run.about["data_digest"]:
             return []
     except UserError:  # they cannot be read any more
         pass

@@ -27,6 +27,8 @@ RESIZED = ("folder:PATH", "hf:NAME", "torchvision:NAME")
 """Data whose images may be of any size: `image_size` makes them of one."""
 MAX_SIZE = 1024
 """Pixels of a side, at most, that images are resized to."""
+VALIDATED = ("npz:PATH", "folder:PATH", "hf:NAME")
+"""Data that may bring validation images."""
 SPLIT = ("folder:PATH",)
 """Data that `test_fraction` may split."""
 

@@ -159,7 +159,7 @@ def _unlike(groups: Sequence[Group]) -> list[str]:
         for what, who in titles.items()
     ]
     if len(lines) > MANY:
-        keys = dict.fromkeys(key for what in titles for key in re.findall(r"(\w+) \(", what))
+        keys = dict.fromkeys(key for what in titles for key in re.findall(r"(?:^|, )([^(,]+) \(", what))
         count = len({title for who in titles.values() for title in who})
         lines = [
             f"{count} of {len(groups)} rows differ from the base in more than the method ({', '.join(keys)}): "

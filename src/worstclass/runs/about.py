@@ -12,16 +12,15 @@ from worstclass.errors import UserError
 from worstclass.execution.distributed import Team
 from worstclass.execution.versions import versions
 from worstclass.files import write_json
-from worstclass.runs.run import fingerprint
+from worstclass.runs.run import Learned
 from worstclass.runs.saver import ABOUT
 from worstclass.runs.seen import MAX_COMPARED
 from worstclass.training.engine import Engine
 
 
-def describe_run(
-    source: Source, images: Images, train: Images, valid: Images, engine: Engine, device: torch.device, team: Team
-) -> dict[str, Any]:
-    """A run that is about to start on `images`, which are split into `train` and `valid`."""
+def describe_run(source: Source, learned: Learned, engine: Engine, device: torch.device, team: Team) -> dict[str, Any]:
+    """A run that is about to start on these images."""
+    images, train, valid = learned.images, learned.train, learned.valid
     parts = {"train": train, "valid": valid}
     return {
         "num_classes": source.num_classes,
@@ -30,12 +29,12 @@ def describe_run(
         "image_size": list(images.x.shape[2:]),
         "train_images": len(train),
         "valid_images": len(valid),
-        "own_validation": source.validation() is not None,
+        "own_validation": learned.border is not None,
         "class_counts": {name: part.class_counts(source.num_classes).tolist() for name, part in parts.items()},
         **_compare(train, valid, source.num_classes),
         **_test_shape(source),
         "data_notes": source.notes("train"),
-        "data_digest": fingerprint(images),
+        "data_digest": learned.digest,
         "versions": versions(),
         "engine": asdict(engine) | _describe_device(device) | {"processes": team.size},
     }

@@ -25,7 +25,7 @@ from worstclass.inputs.radius import trades_step
 from worstclass.metrics.percentages import percent
 from worstclass.metrics.tail import has_many, worst_tenth
 from worstclass.runs.notes import SURE
-from worstclass.runs.run import Run, build_model
+from worstclass.runs.run import Run, build_model, open_run
 from worstclass.runs.saver import ABOUT, LAST, SELECTED
 from worstclass.runs.shipped import TOO_LITTLE
 from worstclass.stats import ClassStats
@@ -64,15 +64,16 @@ def check_base(config: Config, fork_epoch: int) -> None:
 def base_config(config: Config) -> Config:
     """The same recipe, learning no class weights; its attack is the same even where the method has a step of its own.
 
-    Of a method that starts from classes of equal weight, with these: unbalanced data alone would make it look good.
+    Of a method that starts from balanced classes, with these: unbalanced data alone would make it look good.
     """
     left_out = ("base_start", "budget", "ship", "adjust_budget")
     values = {key: value for key, value in config.recipe().items() if key not in left_out}
     if "attack_step_size" in config.used_keys and config.step_size != trades_step(config.eps):
         values["attack_step_size"] = config.step_size
-    if METHODS[config.method].balances(config):
-        return make_config(merge(values, {"method": "fixed", "class_weights": "balanced"}))
-    return make_config(merge(values, {"method": config.base_objective}))
+    mode = METHODS[config.method].balanced(config)
+    if mode is None:
+        return make_config(merge(values, {"method": config.base_objective}))
+    return make_config(merge(values, {"method": "fixed", "class_weights": "balanced", "fixed_mode": mode}))
 
 
 def base_epoch(config: Config) -> int:
@@ -129,6 +130,7 @@ def settle(
     save_tensors(folder / SELECTED, weights, header | {"mix": chosen.mix})
     about = run.about | {
         "base": {
+            "title": open_run(folder / BASE).config.title,
             "epoch": base_epoch(config),
             "readings": [reading._asdict() for reading in readings],
             "shipped": chosen.mix,

@@ -12,12 +12,13 @@ from worstclass.config.keys import Config
 from worstclass.runs.base import base_epoch
 from worstclass.runs.run import Run, build_model
 
-FEW, PROBE, SECONDS = 2, 16, 0.5  # images of a measured pass, at least and at most, and about how long it may take
+FEW, PROBE, SECONDS = 2, 16, 0.2  # images of a measured pass, at least and at most, and about how long it may take
+TIMES = 3  # the least of so many: other work on the machine makes passes longer
 VALID_STEPS = 20
 
 
 def expected_seconds(run: Run, done: int = 0) -> float:
-    """Of the epochs after `done`, and of a base's, by the time of a forward pass on this CPU; within a factor of two.
+    """Of the epochs after `done`, and of a base's, roughly, by the time of a forward pass on this CPU.
 
     An attack step is a forward and a backward to the image, which takes as long again; a training pass is three
     forwards.
@@ -42,7 +43,7 @@ def _seconds_a_pass(config: Config, about: Mapping[str, Any]) -> float:
     _time(model, torch.zeros(FEW, *shape))  # the first call sets things up
     few = _time(model, torch.zeros(FEW, *shape)) / FEW
     count = min(PROBE, int(SECONDS / max(few, 1e-6)))
-    return few if count <= FEW else _time(model, torch.zeros(count, *shape)) / count
+    return few if count <= FEW else min(_time(model, torch.zeros(count, *shape)) for _ in range(TIMES)) / count
 
 
 def _time(model: nn.Module, x: torch.Tensor) -> float:

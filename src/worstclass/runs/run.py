@@ -10,9 +10,9 @@ from torch import Tensor, nn
 
 from worstclass.config.keys import Config
 from worstclass.config.recipe import make_config, read_stored
-from worstclass.data import Images, Source, channel_statistics, long_tail, open_source, to_float
+from worstclass.data import Images, Source, channel_statistics, long_tail, open_source, split_validation, to_float
 from worstclass.data.sources import Notify
-from worstclass.errors import UserError, reason
+from worstclass.errors import UserError, class_called, reason
 from worstclass.files import parse_json, read_text
 from worstclass.inputs.images import are_probabilities, check_first_label, kept_as_is, refuse_frozen, tensor_of
 from worstclass.inputs.names import RECIPE, check_run_folder, data_runs_code, model_kind, runs_user_code
@@ -21,6 +21,30 @@ from worstclass.records import check_record
 from worstclass.runs.saver import LAST, LOG, MAX_LOG, SELECTED, check_recipe, read_about
 from worstclass.runs.schema import LogRecord
 from worstclass.training.checkpoint import load_tensors, load_weights, section
+
+HOLD_OUT = 'give validation = "held-out", which takes some of the training images'
+
+
+@dataclass(frozen=True)
+class Learned:
+    """What a run learns from: all of its images, in the order of the data, and the two parts of them. `border` is the
+    place where the second begins, if the data say so."""
+
+    images: Images
+    train: Images
+    valid: Images
+    border: int | None = None
+
+    @classmethod
+    def joined(cls, train: Images, valid: Images) -> "Learned":
+        """Of two parts that the data keep apart."""
+        whole = Images(torch.cat((train.x, valid.x)), torch.cat((train.y, valid.y)))
+        return cls(whole, train, valid, len(train))
+
+    @property
+    def digest(self) -> str:
+        """Of the images, and of the border if the data have one."""
+        return fingerprint(self.images, self.border)
 
 
 @dataclass(frozen=True)
@@ -111,29 +135,45 @@ def open_data(
     )
 
 
-def training_images(config: Config, source: Source) -> Images:
-    """All that a run learns from, validation included: the training part of its data, thinned where it says so."""
-    images = source.read("train")
-    if config.imbalance is not None and source.validation() is not None:
-        raise UserError(f"imbalance is for data without validation images of their own, not for '{config.data}'.")
-    return images if config.imbalance is None else long_tail(images, source.num_classes, config.imbalance)
+def learned_images(config: Config, source: Source) -> Learned:
+    """All that a run learns from: the training part of its data, thinned where it says so, and its validation images,
+    those that the data bring or some of the same part."""
+    whole, names = source.read("train"), source.class_names
+    if config.validation == "held-out" or not source.has_validation:
+        images = whole if config.imbalance is None else long_tail(whole, source.num_classes, config.imbalance)
+        parts = split_validation(images, len(names), config.valid_fraction, config.valid_min, class_names=names)
+        return Learned(images, *parts)
+    if config.imbalance is not None:
+        raise UserError(f"imbalance is for validation images that are held out: {HOLD_OUT}.")
+    return Learned.joined(whole, own_validation(source, whole))
 
 
-def split(config: Config, source: Source, images: Images) -> tuple[Images, Images]:
-    """The training and the validation images of a run."""
-    return source.split(images, config.valid_fraction, config.valid_min)
+def own_validation(source: Source, train: Images) -> Images:
+    """The validation images that a data set brings, beside those to train on."""
+    try:
+        valid = source.read("validation")
+        if valid.x.shape[1:] != train.x.shape[1:]:
+            shapes = [tuple(each.x.shape[1:]) for each in (train, valid)]
+            raise UserError(f"training images are {shapes[0]}, validation images {shapes[1]}.")
+        for kind, part in (("training", train), ("validation", valid)):
+            for k, count in enumerate(part.class_counts(source.num_classes).tolist()):
+                if count == 0:
+                    raise UserError(f"{class_called(k, source.class_names)} has no {kind} image.")
+    except UserError as error:
+        told = str(error).removesuffix(".")
+        raise UserError(f"the validation images of data '{source.name}': {told}. Mend them, or {HOLD_OUT}.") from None
+    return valid
 
 
 def valid_images(run: Run, source: Source) -> Images:
     """The images that a run was validated with; of other data there are none."""
-    given = training_images(run.config, source)
-    _, images = split(run.config, source, given)
-    held_out = run.about["valid_images"]
-    if len(images) != held_out:
-        raise UserError(f"{run.folder} was validated on {held_out} images; {run.config.data} gives {len(images)} here.")
-    if fingerprint(given) != run.about["data_digest"]:
+    learned, before = learned_images(run.config, source), run.about["valid_images"]
+    if len(learned.valid) != before:
+        found = len(learned.valid)
+        raise UserError(f"{run.folder} was validated on {before} images; {run.config.data} gives {found} here.")
+    if learned.digest != run.about["data_digest"]:
         raise UserError(f"{run.folder} was trained on other images than {run.config.data} has here.")
-    return images
+    return learned.valid
 
 
 def refuse_code(config: Config, allow_code: bool) -> None:
@@ -213,9 +253,9 @@ def check_trainable(model: nn.Module, images: Images, name: str) -> None:
         raise UserError(f"model '{name}' returns probabilities: leave out its softmax, the loss has one of its own.")
 
 
-def fingerprint(images: Images) -> str:
+def fingerprint(images: Images, border: int | None = None) -> str:
     """SHA-256 of images and labels: what a number was measured on. Some images at a time: nothing is copied whole."""
-    digest = hashlib.sha256()
+    digest = hashlib.sha256(b"" if border is None else f"{border} ".encode())
     for tensor in (images.x, images.y):
         for part in tensor.split(1000):
             digest.update(part.cpu().contiguous().view(torch.uint8).numpy())

@@ -23,9 +23,9 @@ from worstclass.runs.about import describe_run, last_process, note, refuse_past
 from worstclass.runs.log import append_line, describe
 from worstclass.runs.logit_adjustment import check_adjustable
 from worstclass.runs.notes import counts_of, distribution, effective_classes
-from worstclass.runs.run import Run, build_model, check_classifier, check_trainable, split, training_images
+from worstclass.runs.run import Run, build_model, check_classifier, check_trainable, learned_images
 from worstclass.runs.saver import ABOUT, KEPT, LAST, LOG, Saver, check_recipe, read_about, recipe_digest
-from worstclass.runs.seen import SEEN, note_seen
+from worstclass.runs.seen import SEEN, note_seen, refuse_trained
 from worstclass.runs.selection import Selector, is_validated, smooths
 from worstclass.runs.warm_start import Fork, check_fork, fork_state, log_until, start_from
 from worstclass.training import State, fit, new_state
@@ -66,9 +66,9 @@ def train_one(
         _refuse_folder(out)
     engine, device = engine or Engine(), torch.device(device)
     source = data()
-    images = training_images(config, source)
-    train, valid = split(config, source, images)
-    about = describe_run(source, images, train, valid, engine, device, team)
+    learned = learned_images(config, source)
+    images, train, valid = learned.images, learned.train, learned.valid
+    about = describe_run(source, learned, engine, device, team)
     plan, objective = config.make_plan(), config.make_objective()
     strategy = config.make_strategy(train.class_counts(source.num_classes))
     model = build_model(config, source.num_classes, images.x.shape[1], train)
@@ -86,6 +86,9 @@ def train_one(
     continued = fork is not None or (resume and (out / LAST).is_file())
     if config.init and team.leads and not continued:
         about["init"] = start_from(config, model, about, allow_code=allow_code)
+    start = fork.run.folder if fork else Path(config.init) if config.init else None
+    if start is not None and (fork or not continued):
+        refuse_trained(start, valid, about.get("valid_in_train", 0))
     state = new_state(model, strategy, plan, device)
     same = json.dumps([to_toml(config), about["data_digest"], asdict(engine), resume])
     team.check_same(same, "the processes were not started alike: their recipes, data or options differ.")
@@ -109,7 +112,7 @@ def train_one(
             about = _go_on(out, state, saver, about, keep, plan.epochs, on_fallback)
         else:
             _begin(out, state, saver, about, keep, config, fork)
-        note_seen(out, images, fork.run.folder if fork else Path(config.init) if config.init else None)
+        note_seen(out, images, train, start)
         run = Run(out, config, about)
         if on_start:
             on_start(run)

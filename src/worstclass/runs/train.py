@@ -17,7 +17,7 @@ from worstclass.inputs.names import RECIPE
 from worstclass.runs.adjust import adjust_selected
 from worstclass.runs.base import BASE, base_config, base_epoch, check_base, settle
 from worstclass.runs.finished import is_trained
-from worstclass.runs.run import Run, open_data, open_run, split, training_images
+from worstclass.runs.run import Run, learned_images, open_data, open_run
 from worstclass.runs.session import train_one
 from worstclass.runs.warm_start import Fork
 from worstclass.training.engine import Engine
@@ -107,15 +107,15 @@ def train_run(
         if on_base and team.leads:
             on_base()
         if begun:
-            one(base_config(config), out / BASE, resume=True)
+            one(open_run(out / BASE).config, out / BASE, resume=True)
         else:
             one(base_config(config), out / BASE, fork=Fork(run, base_epoch(config)))
     if not team.leads:
         return run
-    parts = split(config, data(), training_images(config, data()))
+    learned = learned_images(config, data())
     if bases:
-        run = Run(out, config, settle(run, *parts, torch.device(device), on_compare))
+        run = Run(out, config, settle(run, learned.train, learned.valid, torch.device(device), on_compare))
     if config.adjust_budget is not None:
-        adjusted = adjust_selected(run, parts[1], torch.device(device), allow_code=allow_code, on_attack=on_adjust)
+        adjusted = adjust_selected(run, learned.valid, torch.device(device), allow_code=allow_code, on_attack=on_adjust)
         run = Run(out, config, adjusted)
     return run

@@ -85,6 +85,8 @@ def _check_split(run: Run, config: Config, about: Mapping[str, Any]) -> None:
     """Raise where a run was trained on images that are held out now. Of the same data and `valid_fraction`, no class
     holds out fewer images for a larger `valid_min`: where the sums are equal, the images are."""
     before, now = run.config, config
+    if about.get("own_validation"):  # of the same digest, and so the same border
+        return
     if before.valid_fraction != now.valid_fraction or run.about["valid_images"] != about["valid_images"]:
         raise UserError(
             f"{run.folder} was trained with valid_fraction = {before.valid_fraction:g} and valid_min = "

@@ -10,10 +10,14 @@ from worstclass.types import ClassWeights
 
 
 class Fixed:
-    """Minimise sum_k w_k L_k for given w on the simplex; a sample of class k weighs w_k * n / n_k."""
+    """Minimise sum_k w_k L_k for given w on the simplex: a sample of class k weighs w_k * n / n_k, or with `sample`
+    class k has the share w_k of an epoch's images."""
 
-    def __init__(self, class_counts: Tensor, class_weights: Tensor) -> None:
-        self.weights = ClassWeights.uniform(len(class_counts))
+    def __init__(self, class_counts: Tensor, class_weights: Tensor, *, sample: bool = False) -> None:
+        self.weights = ClassWeights.uniform(len(class_counts), quota=sample)
+        if sample:
+            self.weights.set(quota=class_weights.double())
+            return
         share = class_counts.double() / class_counts.double().sum()
         by_class = class_weights.double() / share
         self.weights.set(natural=by_class, robust=by_class)
