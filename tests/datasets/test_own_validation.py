@@ -2,7 +2,9 @@
 
 import importlib
 import json
+from collections.abc import Mapping
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -90,21 +92,67 @@ def test_the_same_images_in_a_file(parts: Path, name: str, tmp_path: Path) -> No
     assert one_line(lambda: learned_images(config_of(own), open_source(own)))
 
 
+def splits_of(datasets: Any, called: str) -> dict[str, Any]:
+    """Nine images of three classes in each of three splits, of another colour in each."""
+    features = datasets.Features({"image": datasets.Image(), "label": datasets.ClassLabel(names=["a", "b", "c"])})
+    found = {}
+    for number, part in enumerate(("train", called, "test")):
+        pictures = [Image.new("RGB", (8, 8), (20 * number, i, 0)) for i in range(9)]
+        rows = {"image": pictures, "label": [i % 3 for i in range(9)]}
+        found[part] = datasets.Dataset.from_dict(rows, features=features)
+    return found
+
+
+def check_splits(name: str, called: str) -> None:
+    train, valid = split_of(open_source(name))
+    assert (train, valid) == ([(0, i, 0) for i in range(9)], [(20, i, 0) for i in range(9)])
+    tested = open_source(f"{name}@{called}")  # then it is not there to validate on
+    assert not tested.has_validation
+    assert len(tested.read("train")) == 9
+    assert tested.notes("train") == [f"data '{name}@{called}' also has test, not read."]
+
+
 def test_a_split_of_hugging_face(tmp_path: Path) -> None:
     pytest.importorskip("datasets.features")  # the folder of these tests is called datasets too
     datasets = importlib.import_module("datasets")
-    features = datasets.Features({"image": datasets.Image(), "label": datasets.ClassLabel(names=["a", "b", "c"])})
-    saved = {}
-    for number, part in enumerate(("train", "validation", "test")):
-        pictures = [Image.new("RGB", (8, 8), (20 * number, i, 0)) for i in range(9)]
-        rows = {"image": pictures, "label": [i % 3 for i in range(9)]}
-        saved[part] = datasets.Dataset.from_dict(rows, features=features)
-    datasets.DatasetDict(saved).save_to_disk(str(tmp_path / "saved"))
-    train, valid = split_of(open_source(f"hf:{tmp_path / 'saved'}"))
-    assert (train, valid) == ([(0, i, 0) for i in range(9)], [(20, i, 0) for i in range(9)])
-    tested = open_source(f"hf:{tmp_path / 'saved'}@validation")  # then it is not there to validate on
-    assert not tested.has_validation
-    assert len(tested.read("train")) == 9
+    datasets.DatasetDict(splits_of(datasets, "validation")).save_to_disk(str(tmp_path / "saved"))
+    check_splits(f"hf:{tmp_path / 'saved'}", "validation")
+
+
+class Rows:
+    """A table as the library has it, of columns in memory."""
+
+    def __init__(self, columns: Mapping[str, list[Any]], features: Any) -> None:
+        self.columns, self.features = columns, features
+
+    @classmethod
+    def from_dict(cls, columns: Mapping[str, list[Any]], features: Any) -> "Rows":
+        return cls(columns, features)
+
+    def __len__(self) -> int:
+        return len(self.columns["label"])
+
+    def __getitem__(self, key: Any) -> Any:
+        return self.columns[key] if isinstance(key, str) else {name: its[key] for name, its in self.columns.items()}
+
+    def select_columns(self, names: list[str]) -> "Rows":
+        return Rows({name: self.columns[name] for name in names}, self.features)
+
+
+@pytest.mark.parametrize("called", ["validation", "valid", "val"])
+def test_a_split_of_a_stand_in(called: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The library is no part of the tests' environment; this is what is asked of it."""
+    image, label = type("Image", (), {}), type("ClassLabel", (SimpleNamespace,), {})
+    library = SimpleNamespace(__version__="4.0.0", Features=dict, Image=image, ClassLabel=label, Dataset=Rows)
+    saved = splits_of(library, called)
+    library.load_dataset = lambda path, configuration: saved
+    monkeypatch.setattr("worstclass.data.libraries.need", lambda *names: library)
+    check_splits("hf:their/images", called)
+    saved[called].columns["label"][:] = [0] * 9
+    assert "'b' has no validation image" in one_line(lambda: split_of(open_source("hf:their/images")))
+    saved[called].columns["label"][:] = [-1] * 9
+    told = one_line(lambda: split_of(open_source("hf:their/images")))
+    assert told.startswith("the validation images of data 'hf:their/images': labels lie in -1..-1")
 
 
 def test_a_class_without_validation_images_is_named_and_can_be_left_to_training(parts: Path, tmp_path: Path) -> None:

@@ -33,7 +33,7 @@ def read_npz_names(path: Path) -> tuple[str, ...]:
 def npz_validation(path: Path) -> str | None:
     """How the file calls its validation part, if it has one: `valid` of x_valid."""
     with Npz(path) as archive:
-        found = [name for name in VALIDATION_NAMES if f"x_{name}" in archive.names]
+        found = [name for name in VALIDATION_NAMES if {f"x_{name}", f"y_{name}"} & {*archive.names}]
     if len(found) > 1:
         raise UserError(f"{path} has x_{found[0]} and x_{found[1]}: which are the validation images?")
     return found[0] if found else None

@@ -18,6 +18,7 @@ from worstclass.files import clean_errors
 from worstclass.inputs.factories import call_factory, need
 from worstclass.inputs.names import RESIZED, data_kind
 
+SHOWN = 3  # names, at most, in a sentence
 SAVED = ("dataset_dict.json", "state.json")
 """Files of a folder by `save_to_disk`: of several splits, and of one."""
 
@@ -71,7 +72,17 @@ def hf_source(name: str, image_size: int | None = None) -> Source:
         with clean_errors(f"data '{name}', split '{own[0]}'"):
             return reader.read(own[0])
 
-    return Source(name, names, read, has_validation=bool(own), notes=reader.notes)
+    def notes(*parts: Part) -> list[str]:
+        unread = (
+            []
+            if hasattr(load(), "features")
+            else [each for each in load() if each not in {"train", split or "test", *own[:1]}]
+        )
+        if not unread or "train" not in (parts or ("train",)):
+            return reader.notes(*parts)
+        return [f"data '{name}' also has {', '.join(map(str, unread[:SHOWN]))}, not read.", *reader.notes(*parts)]
+
+    return Source(name, names, read, has_validation=bool(own), notes=notes)
 
 
 class _Pairs:

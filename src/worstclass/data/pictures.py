@@ -14,7 +14,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from worstclass.data.source import Part
+from worstclass.data.source import VALIDATION_NAMES, Part
 from worstclass.errors import UserError
 from worstclass.files import clean_errors, memory
 
@@ -137,10 +137,11 @@ def stack(
 def enlarged_notes(sides: Mapping[str, Sequence[int]], size: int | None, parts: Collection[Part] = ()) -> list[str]:
     """A line for each of the parts, or for all, with pictures that show much less than `size`, by the `sides` they
     had."""
-    lines = []
+    lines, wanted = [], {*(parts or sides)}
+    wanted |= {*VALIDATION_NAMES} if "train" in wanted else set()
     for part, its in sides.items():
         small = [side for side in its if size is not None and side * ENLARGED < size]
-        if small and part in (parts or sides):
+        if small and part in wanted:
             lines.append(
                 f"{len(small)} of {len(its)} {part} images are enlarged more than {ENLARGED} times, to {size} pixels "
                 f"(the smallest from {min(small)}): leave them out, or take a smaller image_size."
