@@ -64,15 +64,15 @@ def draw(found: dict[tuple[str, str], list[Row]]) -> Figure:
     with matplotlib.rc_context(STYLE):
         figure = Figure(figsize=(9, 0.27 * place + 1.3), layout="constrained")
         panels = figure.subplots(1, 2, sharey=True, width_ratios=(3, 2))
-        for panel, key in zip(panels, ("weakest", "average"), strict=True):
+        for panel, column in zip(panels, ("weakest", "average"), strict=True):
             for height, rows in zip(places, found.values(), strict=True):
-                values = {row["method"]: float(row[key]) for row in rows}
+                values = {row["method"]: float(row[column]) for row in rows}
                 for method, value in values.items():
                     order = 3 + (method == "guarded") if method in LOOK else 2
                     plot(panel, value, height, LOOK.get(method, OTHER), zorder=order)
                 panel.plot([min(values.values()), max(values.values())], [height] * 2, color="#dddddd", zorder=1)
             panel.grid(visible=False, axis="y")
-            panel.set_xlim(left=-2 if key == "weakest" else None)
+            panel.set_xlim(left=-2 if column == "weakest" else None)
         panels[0].set_yticks(places, labels)
         panels[0].invert_yaxis()
         panels[0].tick_params(axis="y", length=0)
