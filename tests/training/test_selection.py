@@ -28,6 +28,7 @@ def test_selection_rules() -> None:
     assert selection_score("worst-tenth", [line]) == [0.5, 0.75]
     assert selection_score("worst-loss", [line]) == [-3.0]
     assert selection_score("average", [line]) == [0.75]
+    assert selection_score("average-and-worst", [line]) == [0.625]
     assert selection_score("last", [line]) == [5.0]
     many = log_line(5, [k / 32 for k in range(20)], [0.0] * 21)
     assert selection_score("worst-tenth", [many])[0] == 1 / 64  # the mean of 0 and 1/32
@@ -51,16 +52,20 @@ def test_a_smoothed_score_is_that_of_the_mean() -> None:
     assert selection_score("worst-accuracy", lines) == [0.25, 0.375]
     assert selection_score("worst-loss", lines) == [-2.5]
     assert selection_score("average", lines) == [0.375]
+    assert selection_score("average-and-worst", lines) == [0.3125]
     assert selection_score("last", lines) == [2.0]
 
 
-@pytest.mark.parametrize("select", ["worst-accuracy", "worst-tenth", "worst-loss", "average", "last"])
+@pytest.mark.parametrize(
+    "select", ["worst-accuracy", "worst-tenth", "worst-loss", "average", "average-and-worst", "last"]
+)
 def test_the_selected_epoch_is_the_best_one(select: str, data: Path, tmp_path: Path) -> None:
     run = train_run(tiny_config(data, select=select, epochs=4), tmp_path / "run")
     key = {"worst-accuracy": lambda line: (line["valid"]["worst_robust_accuracy"], line["valid"]["robust_accuracy"])}
     key["worst-tenth"] = key["worst-accuracy"]  # of three classes
     key["worst-loss"] = lambda line: -max(line["class_costs"][1:])
     key["average"] = lambda line: line["valid"]["robust_accuracy"]
+    key["average-and-worst"] = lambda line: line["valid"]["robust_accuracy"] + line["valid"]["worst_robust_accuracy"]
     key["last"] = lambda line: line["epoch"]
     best = max(run.log, key=lambda line: key[select](line))["epoch"]
     _, epoch = run.load_model("selected")

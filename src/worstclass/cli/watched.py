@@ -218,7 +218,12 @@ def epoch_line(line: dict[str, Any], config: Config, names: Sequence[str]) -> st
 def smoothed_score(line: dict[str, Any], config: Config) -> str:
     """What was judged, of the mean over epochs: `smoothed worst tenth 27.1`."""
     score = line["selection_score"][0]
-    words = {"worst-accuracy": "worst", "worst-tenth": "worst tenth", "average": "average"}
+    words = {
+        "worst-accuracy": "worst",
+        "worst-tenth": "worst tenth",
+        "average": "average",
+        "average-and-worst": "score",
+    }
     return f"smoothed {words[config.select]} {percent(score)}" if score >= 0 else f"smoothed worst loss {-score:.3f}"
 
 

@@ -37,7 +37,7 @@ if TYPE_CHECKING:  # what needs torch is imported where it is made: a recipe is 
     from worstclass.types import ClassStrategy, Objective
 
 MethodName = Annotated[str, AfterValidator(check_method)]
-Select = Literal["worst", "worst-accuracy", "worst-tenth", "worst-loss", "average", "last"]
+Select = Literal["worst", "worst-accuracy", "worst-tenth", "worst-loss", "average", "average-and-worst", "last"]
 WORST = ("worst-accuracy", "worst-tenth")  # what `worst` can mean
 STARTS = {"dafa_warmup": 0.7, "cfa_start": 0.1}  # epochs until a method begins, and which share of all is the default
 AIMED = ("trades", "pgd-at")  # objectives whose attack can aim at a class

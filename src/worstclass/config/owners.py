@@ -42,7 +42,10 @@ OWNERS: dict[str, tuple[str, tuple[str, ...]]] = {
     "attack_milestones": _ATTACKED,
     "attack_step_size": _ATTACKED,
     "beta": ("objective", ("trades", "bat")),
-    "select_smoothing": ("select", ("worst", "worst-accuracy", "worst-tenth", "worst-loss", "average")),
+    "select_smoothing": (
+        "select",
+        ("worst", "worst-accuracy", "worst-tenth", "worst-loss", "average", "average-and-worst"),
+    ),
 }
 """Keys that belong to another key: its name, and the values that own them; `()` is any that switches it on. Data own by
 their kind."""

@@ -34,6 +34,8 @@ def selection_score(select: str, lines: Sequence[Mapping[str, Any]]) -> list[flo
             return [-float(losses.max())]
         case "average":
             return [average]
+        case "average-and-worst":
+            return [(average + worst_tenth(accuracy)) / 2]
         case _:
             return [float(lines[-1]["epoch"])]
 
