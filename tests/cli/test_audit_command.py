@@ -94,6 +94,13 @@ def test_what_the_preflight_refuses_is_not_attacked(command: Command, tmp_path: 
     assert "model 'nets/theirs.py:small' must return logits (B, 3), not (2, 2)" in err
 
 
+def test_a_model_in_place_of_its_factory_is_told(command: Command, folder: Path) -> None:
+    (folder / "nets" / "made.py").write_text("import torch\nmodel = torch.nn.Linear(2, 3)\n")
+    code, _, err = command("nets/made.py:model", *DATA)
+    assert code == 2
+    assert "'nets/made.py:model' is a model, not a function that returns one" in err
+
+
 def test_data_of_a_test_part_alone(command: Command, folder: Path) -> None:
     """Whose labels count from 0, or from 1: that is said."""
     with np.load(folder / "tiny.npz") as archive:

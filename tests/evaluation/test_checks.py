@@ -72,7 +72,7 @@ def failed(model: nn.Module, images: Images) -> set[str]:
 
 
 def test_a_sound_model_passes_and_is_left_alone(run: Run) -> None:
-    target = run_target(run)
+    target = run_target(run.folder)
     with unchanged(target.model):
         assert failed(target.model, target.images) == set()
 

@@ -115,6 +115,7 @@ def test_few_and_unbalanced() -> None:
     data = {"train": Images(noise(84, 1), y), "valid": Images(noise(84, 2), y), "test": Images(noise(84, 3), y)}
     notes = check_data(data, NAMES).notes
     assert notes[0].startswith("1 of 3 classes have fewer than 20 validation images; accuracy on the 4 of 'cats'")
+    assert "1 of 3 classes have fewer than 10 test images; accuracy on the 4 of 'cats' will be known to" in notes[2]
     assert notes[1] == "classes are unbalanced: 'ants' has 40 training images, 'cats' 4."
 
 
@@ -250,7 +251,8 @@ def test_train_says_it_at_its_start_and_at_its_end(tmp_path: Path, capsys: pytes
     assert [line.startswith(f"Note: {few}") for line in lines].index(True) == 0
     end = lines.index("Notes on this run:")
     assert lines[end + 1].startswith(f"- {few}")
-    assert not any(line.startswith("Note: ") for line in lines[1:])
+    assert lines[1].startswith("Note: training takes 5 steps of 16 images in all")
+    assert not any(line.startswith("Note: ") for line in lines[2:])
 
 
 def test_the_command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:

@@ -121,7 +121,7 @@ def test_a_card_of_before_the_run_went_on_is_refused(changed: str, tmp_path: Pat
         lines = [json.loads(line) for line in (run / "log.jsonl").read_text().splitlines()]
         lines[-1]["selected"] = True
         (run / "log.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
-    with pytest.raises(UserError, match=r"was evaluated before it went on .*makes it anew"):
+    with pytest.raises(UserError, match=r"was evaluated before it (went on|was compared with its base).*makes it anew"):
         load_results([run])
     load_results([WAT])
 

@@ -76,6 +76,7 @@ BAD_ARRAYS: dict[str, tuple[dict[str, Any], str]] = {
         {"y_train": LABELS + 1, "class_names": np.array(list("abc"))},
         "y_train: labels lie in 1..3, expected 0..2.",
     ),
+    "labels from 1": ({"y_train": LABELS + 1}, "y_train: labels lie in 1..3: count classes from 0"),
     "float labels": ({"y_train": LABELS.astype(np.float32)}, "y_train: one whole number for each image is expected"),
     "column of labels": ({"y_train": LABELS[:, None]}, "y_train: one whole number for each image is expected"),
     "one label for all": (

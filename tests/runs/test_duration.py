@@ -1,5 +1,6 @@
 """How long a training will take is said before it begins, on a CPU."""
 
+import re
 from pathlib import Path
 from typing import Any
 
@@ -9,7 +10,7 @@ from tiny import tiny_config, write_tiny_npz
 from worstclass.cli import main as cli
 from worstclass.config.recipe import make_config, merge, to_toml
 from worstclass.evaluation import run_notes
-from worstclass.evaluation.run_notes import duration, time_note
+from worstclass.evaluation.run_notes import duration, step_note, time_note
 from worstclass.runs import duration as estimate
 from worstclass.runs.duration import expected_seconds
 from worstclass.runs.run import Run
@@ -38,6 +39,22 @@ def test_it_counts_forward_passes(tmp_path: Path) -> None:
     assert expected_seconds(run_of(tmp_path, valid_every=2)) == 10 * (27 * 1000 + 42 * 50)
     assert expected_seconds(run_of(tmp_path, method="natural")) == 10 * (3 * 1000 + 42 * 100)
     assert expected_seconds(run_of(tmp_path, method="guarded", base_start=0.7)) == 13 * (27 * 1000 + 42 * 100)
+
+
+@pytest.mark.parametrize(
+    ("settings", "told"),
+    [
+        ({"epochs": 100}, ""),  # 7 steps an epoch; 104 of 1000 images left out
+        ({"epochs": 40}, "280 steps of 128 images in all, and leaves 104 of 1000 images out .*try --set batch_size=64"),
+        ({"epochs": 100, "batch_size": 600}, "100 steps of 600 images .* leaves 400 of 1000 .*batch_size=64"),
+        ({"epochs": 400, "batch_size": 600}, "400 steps of 600 images .* leaves 400 of 1000 .*batch_size=64"),
+        ({"epochs": 1, "batch_size": 8}, "125 steps of 8 images in all: try more epochs"),
+    ],
+)
+def test_few_steps_are_told(settings: dict[str, Any], told: str, tmp_path: Path) -> None:
+    found = step_note(run_of(tmp_path, **settings))
+    assert len(found) == bool(told)
+    assert re.search(told, "".join(found))
 
 
 @pytest.mark.usefixtures("slow")

@@ -57,7 +57,7 @@ BAD = {
     "too many": (WAT + f"seed = {[*range(101)]}\nepochs = {[*range(1, 101)]}", "the grid has 10100 combinations"),
     "retries below 0": ("retries = -1\n" + WAT, "retries = -1"),
     "unknown attack": ('attacks = "pdg-20"\n' + WAT, "unknown attack 'pdg-20'"),
-    "attacks as a list": ('attacks = ["pgd-20"]\n' + WAT, "attacks = ['pgd-20']"),
+    "attacks as numbers": ("attacks = [20]\n" + WAT, "attacks = [20]"),
     "not TOML": ("[grid]\nmethod = [", "is not valid TOML"),
     "nested without end": ("seeds = " + 3000 * "[" + 3000 * "]", "is not valid TOML"),
     "a number without end": ("seeds = [" + 10_000 * "1" + "]", "is not valid TOML"),
@@ -95,6 +95,12 @@ def test_recipes_of_one_name_would_share_a_folder(tmp_path: Path) -> None:
 
 def expanded(out: Path = Path("out"), **keys: Any) -> list[Job]:
     return expand(Sweep.model_validate(keys), out)
+
+
+def test_attacks_are_names_with_commas_or_a_list() -> None:
+    lists: list[Any] = ["natural,pgd-20", ["natural", "pgd-20"]]
+    one, other = (Sweep.model_validate({"set": {"method": "wat"}, "attacks": each}) for each in lists)
+    assert one == other
 
 
 GRIDS = st.fixed_dictionaries(

@@ -16,7 +16,7 @@ from torch import nn
 
 from worstclass.attacks.active_set import predict
 from worstclass.auditing.data import read_data, sample
-from worstclass.auditing.preflight import check_classes, preflight, standardised, try_model
+from worstclass.auditing.preflight import check_classes, likely_causes, preflight, standardised, try_model
 from worstclass.auditing.result import AuditResult
 from worstclass.config.fields import parse_number
 from worstclass.data.images import check_class_names
@@ -150,7 +150,7 @@ def audit_target(
     with evaluation_mode(model), _on_device(model, str(device)) as chosen:
         batch_size = batch_that_fits(model, target.images) if batch_size is None else batch_size
         if checks:
-            for line in preflight(
+            lines = preflight(
                 model,
                 target.images,
                 num_classes=len(target.class_names),
@@ -158,9 +158,11 @@ def audit_target(
                 norm=target.norm,
                 attacks=names,
                 batch_size=batch_size,
-            ):
-                if line.error:
-                    raise UserError(f"{line.text} (Without checks the audit goes on all the same.)")
+            )
+            if lines and lines[0].error:
+                causes = "".join(f" {line.text[0].upper()}{line.text[1:]}" for line in likely_causes(lines))
+                raise UserError(f"{lines[0].text}{causes} (Without checks the audit goes on all the same.)")
+            for line in lines:
                 note(line.text)
         with _folder(cache) as out:
             left = _attacks_left(target, names, out, seed=seed, checks=checks, batch_size=batch_size)

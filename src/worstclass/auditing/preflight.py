@@ -26,6 +26,7 @@ DARK = 0.02  # images whose brightest pixel is below were divided by 255 twice
 LOG_PROBABILITY = 1e-4
 REPEATED = 0.01  # a few copies, as public data have them, change no interval
 REORDERED = 0.1  # of the images right by another order of the classes: fewer are two classes that look alike
+CAUSES = ("order", "scale", "normalisation", "double-normalisation")  # of an accuracy at chance
 OF_THE_MODEL = ("deterministic", "one-by-one", "no-inner-gradients", "evaluation-mode")  # findings to warn of
 
 
@@ -88,7 +89,7 @@ def preflight(
     x, y = as_input(model, some)
     logits = predict(model, x)
     if not bool(logits.isfinite().all()):
-        return [Line("finite", "the model returns logits that are not finite on clean images.", error=True)]
+        return [Line("finite", _not_finite(logits), error=True)]
     findings = {finding.name: finding for finding in check_model(model, x, y)}
     black_box = bool(attacks) and set(attacks) <= set(BLACK_BOX)
     lines = [
@@ -105,8 +106,23 @@ def preflight(
     return sorted(lines, key=lambda line: not line.error)
 
 
+def likely_causes(lines: Sequence[Line]) -> list[Line]:
+    """Of an accuracy at chance, the first line: what else was found says why."""
+    return [line for line in lines[1:] if lines[0].name == "accuracy" and line.name in CAUSES]
+
+
 def _told(finding: Finding) -> str:
     return f"{finding.seen}. {finding.advice}"
+
+
+def _not_finite(logits: Tensor) -> str:
+    wrong = ~logits.isfinite()
+    columns = wrong.any(0).nonzero().flatten().tolist()
+    listed = f"{', '.join(map(str, columns[:3]))}{', ...' if len(columns) > 3 else ''}"
+    kind = "NaN" if bool(logits.isnan().any()) else "infinite"
+    advice = "look for log, sqrt or a division" if kind == "NaN" else "mask a class by a large number, such as -1e4"
+    share = percent(float(wrong.double().mean()))
+    return f"the model returns logits that are not finite: {share}% are {kind}, of outputs {listed}: {advice}."
 
 
 def _outputs(logits: Tensor, finding: Finding) -> list[Line]:

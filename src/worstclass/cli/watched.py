@@ -14,7 +14,7 @@ from worstclass.cli.stopping import Stop
 from worstclass.config.keys import Config
 from worstclass.errors import exit_code
 from worstclass.evaluation.evaluate import Event
-from worstclass.evaluation.run_notes import base_note, cost_note, run_notes, start_notes, time_note
+from worstclass.evaluation.run_notes import base_note, cost_note, run_notes, start_notes, step_note, time_note
 from worstclass.evaluation.targets import PART, PROGRESS, Target, evaluate_target
 from worstclass.execution.distributed import ALONE, Team
 from worstclass.inputs.names import RECIPE
@@ -68,7 +68,7 @@ def train_with_progress(
                 epoch, done, steps = first_step(run, resumed=resume)
                 long = time_note(run, epoch - 1) if device.type == "cpu" and team.alone else []
                 alone = [] if resume else base_note(run)
-                for note in cost_note(run) + long + start_notes(run) + alone:
+                for note in cost_note(run) + long + start_notes(run) + step_note(run) + alone:
                     say(f"Note: {note}")
                 if epoch <= config.epochs:  # the first step may take minutes
                     progress.begin(f"{config.method} epoch {epoch}/{config.epochs}", done, steps)

@@ -27,6 +27,8 @@ def read_npz_names(path: Path) -> tuple[str, ...]:
         which = "y_test" if tested else "y_train"
         labels = archive.read(which)
     check_labels(labels, labels.size, f"{path}: {which}")  # every class needs an image
+    if not tested:  # a model that is at hand says it better
+        check_counts_from_0(labels, f"{path}: {which}")
     return check_class_names([str(k) for k in range(int(labels.max()) + 1)], path)
 
 
@@ -96,6 +98,13 @@ def channels_first(
     if len(possible) > 1:
         raise UserError(f"{where} has shape {x.shape}, which may be (N, H, W, C) or (N, C, H, W): {remedy}.")
     return x.transpose(0, 3, 1, 2) if possible == ["NHWC"] else x
+
+
+def check_counts_from_0(labels: "np.ndarray[Any, Any]", where: str) -> None:
+    """Labels that are to say how many classes there are."""
+    if int(labels.min()) == 1:
+        told = f"labels lie in 1..{int(labels.max())}"
+        raise UserError(f"{where}: {told}: count classes from 0, or name them all (class_names), the first one too.")
 
 
 def check_labels(labels: "np.ndarray[Any, Any]", num_classes: int, where: str) -> None:

@@ -127,9 +127,11 @@ class Folder:
 
     def _check(self, part: Path) -> None:
         if not part.is_dir():
+            alone = "or class folders alone and test_fraction"
+            if part.name == "test" and (self._path / "train").is_dir():
+                alone = f"such as some of {self._path / 'train'}, moved"
             raise UserError(
-                f"no folder {part}: folder:PATH needs train/ and test/, each with one folder for each class, "
-                "or class folders alone and test_fraction."
+                f"no folder {part}: folder:PATH needs train/ and test/, each with one folder for each class, {alone}."
             )
 
     def _check_filled(self, root: Path, labels: set[int]) -> None:

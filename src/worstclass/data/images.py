@@ -130,14 +130,15 @@ def split_validation(
     if not 0 < fraction < 1:
         raise UserError(f"the fraction for validation must be above 0 and below 1, not {shown(fraction)}.")
     check_labels(images.y, len(images), num_classes)  # a class beyond would all be trained on
+    counts = images.class_counts(num_classes).tolist()
+    if few := [f"{class_called(k, class_names)} has {count}" for k, count in enumerate(counts) if count < 2]:
+        which = ", ".join([f"{few[0]} training image(s)", *few[1:3], *(["..."] if len(few) > 3 else [])])
+        raise UserError(
+            f"{which}: two or more are needed, one of them for validation. Add images, or take the class away."
+        )
     valid = torch.zeros(len(images), dtype=torch.bool)
     for k in range(num_classes):
         members = (images.y == k).nonzero().squeeze(1)
-        if len(members) < 2:
-            raise UserError(
-                f"{class_called(k, class_names)} has {len(members)} training image(s): two or more are needed, one of "
-                "them for validation."
-            )
         valid[members[-held_out(len(members), fraction, minimum) :]] = True
     return images.select(~valid), images.select(valid)
 

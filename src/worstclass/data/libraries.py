@@ -9,6 +9,7 @@ from typing import Any
 
 import torch
 
+from worstclass.data.arrays import check_counts_from_0
 from worstclass.data.collect import LABELS, known_labels, names_of, read_resized, read_whole
 from worstclass.data.images import Images, check_class_names
 from worstclass.data.pictures import SIZE_REMEDY, enlarged_notes
@@ -195,5 +196,7 @@ class _Reader:
 def _class_names(names: Any, labels: Callable[[], torch.Tensor], name: str) -> tuple[str, ...]:
     """The names that the data know, or the numbers of their classes."""
     if names is None:
-        names = [str(k) for k in range(int(labels().max()) + 1)]
+        known = labels().numpy()
+        check_counts_from_0(known, f"data '{name}'")
+        names = [str(k) for k in range(int(known.max()) + 1)]
     return check_class_names(list(names), f"data '{name}'")

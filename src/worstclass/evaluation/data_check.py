@@ -15,6 +15,7 @@ from worstclass.errors import UserError
 from worstclass.metrics.measures import binomial_interval
 
 FEW = 20  # validation images of a class below which its accuracy is hardly known
+FEW_TEST = 10  # images of a class, below which its accuracy is hardly known
 UNLIKE = 8.0  # times what chance gives
 SMALL = 12  # pixels of a side, below which little can be seen
 NEAR = 0.02  # root mean square of the difference of two images in [0, 1]
@@ -164,6 +165,18 @@ def empty_note(class_names: Sequence[str], counts: Sequence[int], kind: str = "t
     return [f"{len(empty)} of {len(class_names)} classes have no {kind}images ({which}): nothing is known of them."]
 
 
+def few_test_note(class_names: Sequence[str], counts: Sequence[int]) -> list[str]:
+    """Classes with so few test images that their accuracy stays unknown."""
+    few = [k for k, count in enumerate(counts) if 0 < count < FEW_TEST]
+    if not few:
+        return []
+    k = min(few, key=counts.__getitem__)
+    return [
+        f"{len(few)} of {len(class_names)} classes have fewer than {FEW_TEST} test images; accuracy on the "
+        f"{counts[k]} of '{class_names[k]}' will be known to +-{100 * half_width([counts[k]])[0]:.0f} points."
+    ]
+
+
 def copy_note(one: str, other: str, count: int) -> list[str]:
     """Images of a part that are in another too."""
     return [f"{count} {other} images are in the {one} part too: accuracy measured on them is too high."] * (count > 0)
@@ -199,6 +212,7 @@ def _range(values: Sequence[int]) -> str:
 def _notes(found: DataCheck, side: int, own_validation: bool) -> list[str]:
     names, train = found.class_names, found.counts["train"]
     lines = name_note(names) + count_notes(names, found.counts) + empty_note(names, found.counts["test"])
+    lines += few_test_note(names, found.counts["test"])
     for (one, other), count in found.exact.items():
         lines += copy_note(one, other, count)
     lines += shift_note(names, found.shift, own=own_validation) + mirror_note(names, found.mirrored)

@@ -19,6 +19,8 @@ from worstclass.runs.run import Run
 
 FAST = 0.02  # twenty times what AdamW usually takes
 LONG = 3600.0  # seconds of training that are told before
+FEW_STEPS, ENOUGH_STEPS, BATCHES = 300, 500, (64, 32, 16, 8)
+LEFT_OUT = 0.2  # of the images of an epoch, in a last batch that is not full
 SMALL = "small-cnn"
 USUAL, LARGE = 32, 64  # pixels of a side: CIFAR's, and four times as many in all
 
@@ -74,6 +76,19 @@ def cost_note(run: Run) -> list[str]:
         f"images of {height} x {width} pixels: a step takes about {times:.0f} times as long, and {times:.0f} times the "
         f"memory, as with {USUAL} x {USUAL}.{smaller}"
     ]
+
+
+def step_note(run: Run) -> list[str]:
+    """Too few steps to learn much, or many images that each epoch leaves out, before the first step."""
+    size, epochs = run.about["train_images"], run.config.epochs
+    batch = min(run.config.batch_size, size)
+    steps, rest = epochs * (size // batch), size % batch
+    if steps >= FEW_STEPS and rest <= LEFT_OUT * size:
+        return []
+    fit = [each for each in BATCHES if each < batch and epochs * (size // each) >= ENOUGH_STEPS] or [BATCHES[-1]]
+    advice = f"--set batch_size={fit[0]}" if fit[0] < batch else "more epochs"
+    out = f", and leaves {rest} of {size} images out of each epoch (a last, partial batch)" if rest else ""
+    return [f"training takes {steps} steps of {batch} images in all{out}: try {advice}."]
 
 
 def time_note(run: Run, done: int = 0) -> list[str]:

@@ -57,6 +57,7 @@ from worstclass.runs.run import (
     fingerprint,
     learned_images,
     open_data,
+    open_run,
     refuse_script,
     valid_images,
 )
@@ -87,7 +88,7 @@ class Target:
 
 
 def run_target(
-    run: Run,
+    run: Run | Path | str,
     *,
     checkpoint: Literal["selected", "last"] = "selected",
     part: Literal["test", "valid"] = "test",
@@ -95,6 +96,7 @@ def run_target(
     allow_code: bool = False,
 ) -> Target:
     """A run's selected (or last) epoch on the test set (or on the images it was validated with)."""
+    run = run if isinstance(run, Run) else open_run(run)
     model, epoch = run.load_model(checkpoint, allow_code=allow_code)
     source = open_data(run.config, allow_code=allow_code, data_dir=data_dir)
     if list(source.class_names) != run.class_names:

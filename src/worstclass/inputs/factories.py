@@ -81,6 +81,10 @@ def _find(name: str, what: str) -> Callable[..., Any]:
     if not callable(factory):
         names = [key for key, value in vars(module).items() if callable(value) and not key.startswith("_")]
         raise unknown(f"factory in {'module' if path is None else 'file'} {module_name}", factory_name, names)
+    if hasattr(factory, "state_dict") and not isinstance(factory, type):
+        raise UserError(
+            f"{what} '{name}' is a model, not a function that returns one: def make(): return {factory_name}"
+        )
     made: Callable[..., Any] = factory
     return made
 

@@ -96,6 +96,8 @@ def leaderboard_notes(groups: Sequence[Group]) -> list[str]:
     if any(group.columns[attack]["rho"] for group in groups for attack in group.columns):
         lines.append("rho: mean over seeds, each against the base of its own seed; of one seed [for images alone].")
         lines += [f"rho of {title} is against the base of another seed." for title, _ in unpaired]
+        if len({frozenset(group.seeds) for group in groups if not group.is_base}) > 1:
+            lines.append("Rows of other seeds have other bases: compare rho among rows of the same seeds alone.")
     if single := [attack_title(attack) for attack, found in by_attack.items() if not found]:
         lines.append(f"Under {', '.join(single)} no method has two seeds: intervals there are for images alone.")
     return lines + _without(groups) + weak + _unlike(groups) + _left_out(groups) + _of_one_start(groups)

@@ -191,9 +191,8 @@ def _check_current(run: Run, about: Mapping[str, Any]) -> None:
     now = kept if "mix" in kept else now | kept  # a mix may be an epoch of the base
     if changed := [key for key, value in now.items() if about.get(key) != value]:
         what = ", ".join(f"{key} {about.get(key)}, not {now[key]}" for key in changed)
-        raise UserError(
-            f"{run.folder} was evaluated before it went on ({what}): `worstclass evaluate {run.folder}` makes it anew."
-        )
+        since = "it was compared with its base" if changed == ["mix"] else f"it went on ({what})"
+        raise UserError(f"{run.folder} was evaluated before {since}: `worstclass evaluate {run.folder}` makes it anew.")
 
 
 def _kind(card: Mapping[str, Any], run: Run | None) -> Hashable:

@@ -105,7 +105,9 @@ def check_adjustable(model: nn.Module, images: Images, num_classes: int, class_n
     if int(counts.min()) < LEAST:
         raise UserError(
             f"logit adjustment needs {LEAST} validation images of each class or more; "
-            f"{class_called(int(counts.argmin()), class_names)} has {int(counts.min())}."
+            f"{class_called(int(counts.argmin()), class_names)} has {int(counts.min())}. "
+            f"A fifth of a small class is held out: add images up to {5 * LEAST}, bring validation images of your own, "
+            "or leave out adjust_budget."
         )
     return layer
 

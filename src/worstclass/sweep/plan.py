@@ -36,6 +36,12 @@ class Sweep(BaseModel):
     grid: dict[str, tuple[Any, ...]] = Field({}, description="recipe keys, each with a list of values")
     set: dict[str, Any] = Field({}, description="recipe keys, each with one value")
 
+    @field_validator("attacks", mode="before")
+    @classmethod
+    def _attack_list(cls, value: object) -> object:
+        """A list of names, as other doors take it, or the names with commas."""
+        return ",".join(value) if isinstance(value, list) and all(isinstance(each, str) for each in value) else value
+
     @field_validator("grid", "set", mode="before")
     @classmethod
     def _recipe_keys(cls, table: object, info: ValidationInfo) -> object:
