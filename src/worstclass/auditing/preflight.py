@@ -122,7 +122,8 @@ def _not_finite(logits: Tensor) -> str:
     kind = "NaN" if bool(logits.isnan().any()) else "infinite"
     advice = "look for log, sqrt or a division" if kind == "NaN" else "mask a class by a large number, such as -1e4"
     share = percent(float(wrong.double().mean()))
-    return f"the model returns logits that are not finite: {share}% are {kind}, of outputs {listed}: {advice}."
+    told = "the model returns logits that are not finite on clean images"
+    return f"{told}: {share}% are {kind}, of outputs {listed}: {advice}."
 
 
 def _outputs(logits: Tensor, finding: Finding) -> list[Line]:
