@@ -120,7 +120,7 @@ def _not_finite(logits: Tensor) -> str:
     columns = wrong.any(0).nonzero().flatten().tolist()
     listed = f"{', '.join(map(str, columns[:3]))}{', ...' if len(columns) > 3 else ''}"
     kind = "NaN" if bool(logits.isnan().any()) else "infinite"
-    advice = "look for log, sqrt or a division" if kind == "NaN" else "mask a class by a large number, such as -1e4"
+    advice = "look for log, sqrt or a division" if kind == "NaN" else "mask a class by a finite number, such as -1e4"
     share = percent(float(wrong.double().mean()))
     told = "the model returns logits that are not finite on clean images"
     return f"{told}: {share}% are {kind}, of outputs {listed}: {advice}."
